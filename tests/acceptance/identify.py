@@ -37,12 +37,12 @@ def hanging(seeds: range) -> None:
     policy, rows = Policy(DEMO), []
     for seed in seeds:
         truth = simulated.draw(seed)
-        found = hang.identify(simulated.hanging(policy, truth, 60.0, seed)).estimates
-        off = {name: x.value - truth[name] for name, x in found.items() if name != "kd"}
+        estimates = hang.identify(simulated.hanging(policy, truth, 60.0, seed)).estimates
+        off = {name: x.value - truth[name] for name, x in estimates.items() if name != "kd"}
         shares = {x: y if x == "delay" else y / truth[x] for x, y in off.items()}
-        held = {x: found[x].range[0] <= truth[x] <= found[x].range[1] for x in off}
-        print(seed, {name: round(x, 5) for name, x in shares.items()}, held, flush=True)
-        rows.append([*np.abs([*shares.values()]), *held.values()])
+        inside = {x: estimates[x].range[0] <= truth[x] <= estimates[x].range[1] for x in off}
+        print(seed, {name: round(x, 5) for name, x in shares.items()}, inside, flush=True)
+        rows.append([*np.abs([*shares.values()]), *inside.values()])
     print("largest", np.max(rows, 0)[:4], "in range", np.mean(rows, 0)[4:])
 
 
@@ -55,18 +55,20 @@ def walking(seeds: range) -> None:
     for seed in seeds:
         truth = simulated.draw(seed)
         ends = {name: (x, x) for name, x in truth.items()}
-        _, _, seen = walk.walks(policy, command, settings, ends, 1, seed)
-        seen = {name: x[:, 0] for name, x in seen.items()}
-        targets = seen.pop("targets")
+        _, _, readings = walk.walks(policy, command, settings, ends, 1, seed)
+        readings = {name: x[:, 0] for name, x in readings.items()}
+        targets = readings.pop("targets")
         joints = hang.identify(simulated.hanging(policy, truth, 20.0, seed)).estimates
+        arrays = readings, targets, command
         for what, known in {"alone": {}, "after hanging": joints}.items():
-            found = walk.identify(policy, seen, targets, command, settings, known=known)
-            for name, x in found.items():
-                held = x.range[0] <= truth[name] <= x.range[1]
-                rows.setdefault(f"{name} {what}", []).append([(x.value - truth[name]) ** 2, held])
+            how = {"joints": known, "robots": walk.ROBOTS, "seed": 0}
+            estimates = walk.identify(policy, *arrays, settings, **how)
+            for name, x in estimates.items():
+                inside = x.range[0] <= truth[name] <= x.range[1]
+                rows.setdefault(f"{name} {what}", []).append([(x.value - truth[name]) ** 2, inside])
     for name, values in rows.items():
-        square, held = np.mean(values, 0)
-        print(f"{name}: {np.sqrt(square):.4f} RMS, in range {held:.2f}")
+        square, inside = np.mean(values, 0)
+        print(f"{name}: {np.sqrt(square):.4f} RMS, in range {inside:.2f}")
 
 
 def training(seeds: range) -> None:

@@ -1,4 +1,4 @@
-"""Identification: the numbers of simulated robots are found from their logs, and become ranges."""
+"""Identification: the numbers of simulated robots are told by their logs, and become ranges."""
 
 import re
 from pathlib import Path
@@ -38,9 +38,9 @@ TRUTH = {"kp": 0.85, "kd": 1.25, "armature": 1.6, "joint_friction": 1.8, "delay"
 
 @pytest.fixture(scope="module")
 def arm() -> hang.Motion:
-    """What an arm of two joints measures in 20 s, whose actuators are in another order."""
+    """What an arm of two joints measures in 12 s, whose actuators are in another order."""
     policy: Any = SimpleNamespace(mjcf=ARM, dt=0.02, outputs={"safe_pose": [0.3, -0.2]})
-    return simulated.hanging(policy, TRUTH, 20.0, seed=1)
+    return simulated.hanging(policy, TRUTH, 12.0, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def fit(arm) -> hang.Fit:
 
 def test_a_hanging_robot_tells_its_joints(fit):
     """Each number within four deviations, few of them wide; what is left is the noise."""
-    widest = {"kp": 0.02, "kd": 0.06, "armature": 0.08, "joint_friction": 0.4, "delay": 4e-4}
+    widest = {"kp": 0.04, "kd": 0.08, "armature": 0.12, "joint_friction": 0.6, "delay": 1e-3}
     assert {*fit.estimates} == {*TRUTH}
     for name, truth in TRUTH.items():
         estimate = fit.estimates[name]
@@ -84,9 +84,9 @@ def test_controls_are_means_of_late_targets():
 def test_excitation():
     """It rests, keeps to its amplitude, and begins at the pose."""
     pose = np.array([0.5, -1.0])
-    targets = hang.excitation(pose, 0.02, 20.0, amplitude=0.2)
+    targets = hang.excitation(pose, 0.02, 20.0, seed=0)
     assert targets.shape == (1000, 2) and (targets[:101] == pose).all()
-    assert 0.15 < np.abs(targets - pose).max() <= 0.2
+    assert 0.2 < np.abs(targets - pose).max() <= 0.25
 
 
 def test_ridge_leaves_one_out():
@@ -132,7 +132,7 @@ def test_late_targets_in_the_gate():
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory) -> Path:
-    """A folder with the logs of a simulated robot, and what is found of it."""
+    """A folder with the logs of a simulated robot, and what they tell."""
     here = tmp_path_factory.mktemp("logs")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)

@@ -41,6 +41,7 @@ FIRST = 12.0  # s of a log that are fitted before all of it
 DEPENDENT = 0.2  # smallest singular value of two columns of length 1: 0 if they are parallel
 BEGIN = 0.5  # s of a log, in which the motion forgets how it began
 REST, RISE = 2.0, 1.0  # s in which a robot stands before it is excited, and until it is in full
+AMPLITUDE = 0.25  # rad, of all sines of a joint together
 SINES, SLOWEST, FASTEST = 5, 0.2, 6.0  # of each joint, and their frequencies [Hz]
 STILL = 0.5  # s after which a joint whose target does not change stands
 NOISE = {"angles": 0.005, "speeds": 0.1}  # rad and rad/s, unless the log shows it
@@ -109,7 +110,7 @@ class Hung:
     """
 
     def __init__(self, motion: Motion):
-        self.model = held(motion.mjcf)
+        self.model = hung_model(motion.mjcf)
         self.motion, m = motion, self.model
         joints = np.array(driven_joints(m))
         if (joints < 0).any() or not (m.actuator_biasprm[:, 1] < 0).all():
@@ -167,13 +168,11 @@ class Hung:
         return states[:, 1 + self.places], states[:, 1 + model.nq + self.dofs]
 
 
-def excitation(
-    pose: Array, dt: float, seconds: float, *, amplitude: float = 0.25, seed: int = 0
-) -> Array:
+def excitation(pose: Array, dt: float, seconds: float, *, seed: int) -> Array:
     """(T, nu) targets [rad] about a pose (nu,), a row for each dt [s]: sums of sines.
 
     The robot stands for `REST` seconds first, which show the noise of its readings. No joint is
-    moved by more than the amplitude [rad].
+    moved by more than `AMPLITUDE`.
     """
     rng, nu = np.random.default_rng(seed), len(pose)
     time = np.arange(round(seconds / dt))[:, None] * dt
@@ -181,10 +180,10 @@ def excitation(
     phase = rng.uniform(0, 2 * np.pi, (SINES, 1, nu))
     waves = (np.sin(2 * np.pi * frequency * time + phase) / np.sqrt(frequency)).sum(0)
     rise = np.clip((time - REST) / RISE, 0, 1)
-    return pose + amplitude * rise * waves / np.abs(waves).max(0)
+    return pose + AMPLITUDE * rise * waves / np.abs(waves).max(0)
 
 
-def held(mjcf: str) -> mujoco.MjModel:
+def hung_model(mjcf: str) -> mujoco.MjModel:
     """The model of a text without free joints and contacts, with a solver that converges.
 
     One that stops early makes a rough surface of what is fitted.
@@ -257,7 +256,7 @@ def identify(motion: Motion) -> Fit:
     except ImportError:
         raise ValueError(f"identify needs scipy: {install('identify')}") from None
     noise, first = noise_of(motion), motion.until(FIRST)
-    names = [name for name in NAMES if name not in without(held(motion.mjcf))]
+    names = [name for name in NAMES if name not in without(hung_model(motion.mjcf))]
     start = Residual(first, noise, names)
     pairs = dependent(start.jacobian(np.array([GUESS[x] for x in names])), names)
     names = [x for x in names if x not in {second for _, second in pairs}]

@@ -75,7 +75,7 @@ def whole(values: dict[str, str], key: str, least: int) -> int:
 
 
 def identify_logs(files: list[str], values: dict[str, str]) -> None:
-    """Identify what logs tell, print it, and write the ranges; the logs of hanging come first."""
+    """Identify what logs tell, print it, and write the ranges."""
     name = Path(files[0]).stem.replace("-", "_").replace(".", "_")
     out = Path(values["out"] or f"conf/ranges/{name}.yaml")
     robots, seed = whole(values, "robots", 16), whole(values, "seed", 0)
@@ -85,37 +85,39 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
     if not out.stem.isidentifier():
         raise ValueError(f"out={out}: expected letters, digits and _ for ranges={out.stem}")
     logs = [(file, read(file)) for file in files]
-    walks = [np.isfinite(log.command).any() for _, log in logs]
-    known: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     sources, mass = [], 0.0
-    for walked, (file, log) in sorted(zip(walks, logs, strict=True), key=lambda x: bool(x[0])):
-        if not walked:
-            fit = hang.identify(motion(log, file))
-            known |= fit.estimates
-            sources.append(Source(file, log.digest, fit.lines()))
-        else:
+    for file, log in sorted(logs, key=lambda x: is_walk(x[1])):  # those of hanging first
+        lines = []
+        if is_walk(log):
             policy = policy_of(log, file, values["policy"])
-            settings = compose_plain("play", ["mode=gate"])["gate"]
-            rows = longest_walk(log, file)
-            found = walk.identify(
-                policy,
-                {x: y[rows] for x, y in log.readings.items()},
-                log.targets[rows],
-                log.command[rows],
-                settings,
-                known=known,
-                robots=robots,
-                seed=seed,
-            )
+            estimates |= of_walk(log, file, policy, estimates, robots=robots, seed=seed)
             robot = make_robot(policy)
             mass = float(robot.model.body_subtreemass[robot.base])
-            known |= found
-            sources.append(Source(file, log.digest, []))
-    print(table(known))
+        else:
+            fit = hang.identify(motion(log, file))
+            estimates, lines = estimates | fit.estimates, fit.lines()
+        sources.append(Source(file, log.digest, lines))
+    print(table(estimates))
     for source in sources:
         print("\n".join(source.lines))
-    out.write_text(as_yaml(out.stem, known, sources, mass))
+    out.write_text(as_yaml(out.stem, estimates, sources, mass))
     print(f"wrote {out}: train.py ranges={out.stem}")
+
+
+def is_walk(log: Recording) -> bool:
+    """Whether a policy drove the robot, by a command."""
+    return bool(np.isfinite(log.command).any())
+
+
+def of_walk(
+    log: Recording, file: str, policy: Policy, joints: dict[str, Estimate], **how: int
+) -> dict[str, Estimate]:
+    """What the longest walk of a log tells."""
+    rows, settings = longest_walk(log, file), compose_plain("play", ["mode=gate"])["gate"]
+    readings = {name: x[rows] for name, x in log.readings.items()}
+    arrays = readings, log.targets[rows], log.command[rows]
+    return walk.identify(policy, *arrays, settings, joints=joints, **how)
 
 
 def motion(log: Recording, file: str) -> hang.Motion:

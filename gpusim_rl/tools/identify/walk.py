@@ -21,7 +21,7 @@ Array = np.ndarray
 # factors of what the model has.
 DRAWS = {"friction": (0.3, 1.6), "payload": (-0.2, 0.3), "delay": (0.0, 0.06)}
 DRAWS |= {"kp": (0.7, 1.3), "kd": (0.5, 1.5), "armature": (0.5, 2.0), "joint_friction": (0.3, 3.0)}
-TOLD = ("friction", "payload", "delay", "kp", "kd")  # what a walk can tell
+QUANTITIES = ("friction", "payload", "delay", "kp", "kd")  # what a walk can tell
 BEGIN, BLOCK = 2.0, 3.0  # s that do not count, and of the parts whose features are compared
 LAGS = 6  # control steps of a correlation between targets and angles
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # of the ridge
@@ -36,9 +36,9 @@ def identify(
     command: Array,
     settings: Settings,
     *,
-    known: dict[str, Estimate] | None = None,
-    robots: int = ROBOTS,
-    seed: int = 0,
+    joints: dict[str, Estimate],
+    robots: int,
+    seed: int,
 ) -> dict[str, Estimate]:
     """What T control steps of a walk tell, by quantity.
 
@@ -46,7 +46,7 @@ def identify(
         policy: that drove the robot.
         readings: name → (T, width); targets: (T, nu); command: (T, n), as a log has them.
         settings: the section `gate`, for the noise of readings.
-        known: estimates of a robot that hung, which narrow what is drawn.
+        joints: estimates of a robot that hung, which narrow what is drawn.
         robots: that are simulated.
 
     Raises:
@@ -60,13 +60,13 @@ def identify(
             f"the log has {steps * policy.dt:.3g} s of walking: at least {BEGIN + 2 * BLOCK:g} s"
             " are needed"
         )
-    ranges = DRAWS | {name: x.range for name, x in (known or {}).items() if name in DRAWS}
+    ranges = DRAWS | {name: x.range for name, x in joints.items() if name in DRAWS}
     truth, stood, simulated = walks(policy, command, settings, ranges, robots, seed)
     mine = {name: x[:, None] for name, x in (readings | {"targets": targets}).items()}
-    told = [x for x in TOLD if x not in (known or {})]
+    names = [x for x in QUANTITIES if x not in joints]
     rows = features(simulated, policy.dt)[stood]
     row = features(mine, policy.dt)
-    return {name: ridge(rows, truth[name][stood], row) for name in told}
+    return {name: ridge(rows, truth[name][stood], row) for name in names}
 
 
 def walks(
@@ -92,12 +92,12 @@ def walks(
     policy.reset(robots)
     rows: dict[str, list[Array]] = {name: [] for name in (*policy.needs, "targets")}
     for t in counted(steps, "walking"):
-        seen = {name: sensing(name, x) for name, x in worlds.readings().items()}
-        worlds.ctrl[:] = seen["targets"] = policy.act(
-            {name: x for name, x in seen.items()}, command[t] if policy.command else None
+        row = {name: sensing(name, x) for name, x in worlds.readings().items()}
+        worlds.ctrl[:] = row["targets"] = policy.act(
+            dict(row), command[t] if policy.command else None
         )
         stood &= ~(policy.fault | worlds.step(stood) | worlds.fallen(TILT, HEIGHT))
-        for name, x in seen.items():
+        for name, x in row.items():
             rows[name].append(np.array(x, np.float32))
     return truth, stood, {name: np.stack(x) for name, x in rows.items()}
 
