@@ -1,15 +1,16 @@
 """Drive a robot by an exported policy, over UDP: stand up, walk forward, lie down at Ctrl-C.
 
-python robot_loop.py policy.onnx 127.0.0.1 5005 [preflight]
+python robot_loop.py policy.onnx 127.0.0.1 5005 [preflight] [log=walk.mcap]
 """
 
 import json
 import socket
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 
 from onboard.guard import Guard  # onboard and runtime.py are copied from gpusim_rl/deploy
+from onboard.log import Log
 from onboard.preflight import preflight
 from onboard.rate import Rate
 from runtime import Policy
@@ -46,15 +47,18 @@ class Robot:
             self.socket.send(json.dumps({"targets": targets.tolist(), "gain": gain}).encode())
 
 
-if not "".join(sys.argv[3:4]).isdigit() or sys.argv[4:] not in ([], ["preflight"]):
+words = sys.argv[4:]
+logs = [word.removeprefix("log=") for word in words if word.startswith("log=")]
+if not "".join(sys.argv[3:4]).isdigit() or len(words) > len(logs) + words.count("preflight"):
     sys.exit(__doc__)
 try:
     guard = Guard(Policy(sys.argv[1]), task="quadruped", robot="quadruped", gate=True)
     robot, rate = Robot(sys.argv[2], int(sys.argv[3])), Rate(guard.policy.dt, guard.stop)
-    if "preflight" in sys.argv:
-        preflight(guard, robot.read, robot.send, rate.sleep)
-    while guard.phase != "off":
-        robot.send(guard.act(robot.read(), [0.5, 0.0, 0.0], robot.age()), guard.gain)
-        rate.sleep()
+    with closing(Log(logs[0], guard.policy)) if logs else nullcontext() as guard.record:
+        if "preflight" in words:
+            preflight(guard, robot.read, robot.send, rate.sleep)
+        while guard.phase != "off":
+            robot.send(guard.act(robot.read(), [0.5, 0.0, 0.0], robot.age()), guard.gain)
+            rate.sleep()
 except (KeyboardInterrupt, OSError, OverflowError, ValueError) as error:
     sys.exit(f"{' '.join(sys.argv)}: {str(error) or 'ended'}")

@@ -289,6 +289,38 @@ def serve(cfg: dict[str, Any]) -> None:
     run_server(cfg)
 
 
+def show_log(cfg: dict[str, Any]) -> None:
+    """mode=log: print the events of a robot's log and how far it is from its twins.
+
+    out=, report= and video= are written if they are given. Exits with 1 if the distance is above
+    alarm=.
+    """
+    with errors.one_line_errors():
+        from gpusim_rl.deploy.onboard.log import read
+
+        log, result, model = read(Path(cfg["mcap"])), None, None
+        from gpusim_rl.play import robot_log, twin  # loads torch, after mistakes are answered
+
+        if cfg["video"]:
+            load_backend()
+        if cfg["onnx"]:
+            result, model = twin.twins_of(log, Path(cfg["onnx"]))
+        timeline, alarm = robot_log.events(log), cfg["alarm"] or twin.ALARM
+        for line in robot_log.as_text(cfg["mcap"], log, timeline, result).splitlines():
+            print(errors.printable(line), flush=True)
+        if cfg["onnx"] and result is None:
+            errors.warn(f"warning: {robot_log.SHORT}")
+        write_out(cfg, json.dumps(robot_log.as_dict(log, timeline, result), indent=2))
+        if cfg["report"]:
+            robot_log.draw(log, result, alarm, Path(cfg["report"]))
+        if cfg["video"]:
+            how = dict(size=cfg["size"], view=cfg["camera"], seconds=cfg["seconds"])
+            robot_log.film(log, result, model, Path(cfg["video"]), **how)
+            print(f"wrote {cfg['video']}")
+    if result and result.distance > alarm:
+        errors.exit_with_error(f"{cfg['mcap']}: {robot_log.warning(result, alarm)}", 1)
+
+
 STORIES = {  # mode → what it does
     "evaluate": evaluate_run,
     "grid": grid_run,
@@ -300,6 +332,7 @@ STORIES = {  # mode → what it does
     "new-task": write_task,
     "web": show_page,
     "serve": serve,
+    "log": show_log,
 }
 
 

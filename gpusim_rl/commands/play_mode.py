@@ -8,7 +8,7 @@ from gpusim_rl.commands import new_task
 from gpusim_rl.config import compose, validate
 from gpusim_rl.config.check_words import check_task_code
 from gpusim_rl.core import ranges
-from gpusim_rl.core.paths import PACKAGE
+from gpusim_rl.core.paths import PACKAGE, install
 from gpusim_rl.gate import settings as gate_settings
 from gpusim_rl.serve import settings as serve_settings
 from gpusim_rl.viewer.offscreen import has_display
@@ -22,6 +22,7 @@ MODES = (
     "check",
     "web",
     "serve",
+    "log",
 )
 DEMO = PACKAGE / "demo" / "quadruped.onnx"  # its folder says how it was made
 EXPORTS = ("controller", "network")
@@ -34,13 +35,14 @@ OUTPUTS = {  # mode → how the name of its out= may end
     "gate": (".json",),
     "ab": (".json",),
     "robot": (".yaml",),
+    "log": (".json",),
 }
 ONLY = {  # modes that a key is for
-    "report": ("robot", "grid"),
+    "report": ("robot", "grid", "log"),
     "name": ("new-task",),
     "worlds": ("video", "web"),
-    "size": ("video",),
-    "camera": ("video",),
+    "size": ("video", "log"),
+    "camera": ("video", "log"),
     "variants": ("gate",),
     "judged": ("gate",),
     "kind": ("video", "viewer", "web"),
@@ -50,7 +52,9 @@ ONLY = {  # modes that a key is for
     "registry": ("serve",),
     "alias": ("serve",),
     "out": tuple(OUTPUTS),
-    "video": ("video",),
+    "video": ("video", "log"),
+    "mcap": ("log",),
+    "alarm": ("log",),
 }
 OF_RUNS = ("evaluate", "grid", "export")  # modes that show no file
 
@@ -129,9 +133,11 @@ def check_keys(cfg: dict[str, Any], mode: str) -> None:
         check_web(cfg)
     if mode == "serve":
         serve_settings.check_source(cfg)
-    if mode == "video":
+    if mode == "log":
+        check_log(cfg)
+    if mode in ("video", "log"):
         validate.writable("video", cfg["video"], FILMS, inputs(cfg))
-    elif mode in OUTPUTS:
+    if mode in OUTPUTS:
         validate.writable("out", cfg["out"], OUTPUTS[mode], inputs(cfg))
     if cfg["export"] not in EXPORTS:
         raise ValueError(f"export={cfg['export']!r}: choose one of {', '.join(EXPORTS)}")
@@ -143,7 +149,7 @@ def check_keys(cfg: dict[str, Any], mode: str) -> None:
 
 def inputs(cfg: dict[str, Any]) -> list[str | None]:
     """The files that a configuration reads, apart from those of a run."""
-    return [*onnx_files(cfg), cfg["repro"], cfg["checkpoint"], cfg["robot"]["mjcf"]]
+    return [*onnx_files(cfg), cfg["repro"], cfg["checkpoint"], cfg["robot"]["mjcf"], cfg["mcap"]]
 
 
 def demo(cfg: dict[str, Any]) -> dict[str, Any]:
@@ -200,6 +206,22 @@ def check_web(cfg: dict[str, Any]) -> None:
             raise ValueError(f"compare= names both policies: not with {key}=")
 
 
+def check_log(cfg: dict[str, Any]) -> None:
+    """ValueError or OSError unless there is a log to read, and what it needs."""
+    if not find_spec("mcap"):
+        raise ValueError(f"mode=log needs mcap: {install('log')}")
+    for key in ("run", "checkpoint", "repro"):
+        if cfg[key]:
+            raise ValueError(f"mode=log reads the log of a robot: not with {key}=")
+    if not cfg["mcap"]:
+        raise ValueError("mode=log needs mcap=FILE, the log of a robot")
+    if not Path(cfg["mcap"]).is_file():
+        raise FileNotFoundError(f"no log {cfg['mcap']}")
+    for key in ("video", "alarm"):
+        if cfg[key] is not None and not cfg["onnx"]:
+            raise ValueError(f"{key}= of mode=log is of the twin, which needs onnx=FILE")
+
+
 def is_path(word: Any) -> bool:
     """Whether a word of the command line is a path."""
     return isinstance(word, str) and word != ""
@@ -208,14 +230,15 @@ def is_path(word: Any) -> bool:
 def check_report(cfg: dict[str, Any], mode: str) -> None:
     """ValueError or OSError unless the picture report= can be drawn and written."""
     validate.writable("report", cfg["report"], (".png",), inputs(cfg))
-    if mode == "grid" and cfg["report"] and not find_spec("matplotlib"):
+    if mode in ("grid", "log") and cfg["report"] and not find_spec("matplotlib"):
         raise ValueError("report= needs matplotlib: pip install matplotlib")
 
 
 def check_values(cfg: dict[str, Any]) -> None:
     """ValueError if a path, a number or the command is of another kind."""
     onnx_files(cfg)
-    for key in ("run", "checkpoint", "repro", "video", "out", "judged", "report", "registry"):
+    paths = ("run", "checkpoint", "repro", "video", "out", "judged", "report", "registry", "mcap")
+    for key in paths:
         if cfg[key] is not None and not isinstance(cfg[key], str):
             raise ValueError(f"{key}={cfg[key]!r}: expected a path")
     if not isinstance(cfg["robot"]["mjcf"], str | None):

@@ -109,6 +109,7 @@ PLAY = {
     "worlds": Range(1, 64, whole=True, null=True, single=True),
     "size": Range(16, 4096, whole=True, null=True),
     "port": Range(0, 65535, whole=True, null=True, single=True),
+    "alarm": Range(0, above=True, null=True, single=True),
     "level": Range(0, MAX_HISTORY, whole=True, null=True, single=True),
 }
 BENCH = {  # of all modes of gpusim_rl.bench

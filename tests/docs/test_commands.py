@@ -30,7 +30,7 @@ from tests.worlds import ROOT
 
 SHORT = {"iterations": 2, "num_envs": 8, "episodes": 4, "seconds": 1, "task.episode": 2}
 GPU, NETWORK, LONG, SHELL = "a GPU", "a network", "more than a minute", "a shell of its own"
-ENDLESS = "someone who ends it"
+ENDLESS, ROBOT = "someone who ends it", "the log of a robot; tests/play has one"
 WHEEL = "an environment of its own; tests/test_wheel.py builds and installs the wheel"
 REGISTRY = "python -m gpusim_rl.registry"
 IDENTIFY = "python -m gpusim_rl.identify"
@@ -54,6 +54,7 @@ LISTED = {
     "python play.py onnx=policy.onnx mode=gate 'variants=[fp16,int8]'": LONG,
     "python train.py task=quadruped gate=true": LONG,
     "python play.py mode=ab 'onnx=[a.onnx,b.onnx]'": LONG,
+    "python play.py mode=log mcap=walk.mcap onnx=policy.onnx report=walk.png": ROBOT,
     f"{REGISTRY} promote quadruped candidate released 'why=first release'": LONG,
     f"{REGISTRY} rollback quadruped released 'why=slips on tiles'": LONG,
     f"{REGISTRY} compare quadruped released candidate": LONG,
