@@ -14,8 +14,8 @@ FLOORS = {
     **dict.fromkeys(("algorithms", "evaluation", "tasks", "config"), 5),
     **dict.fromkeys(("build", "deploy", "report"), 6),
     **dict.fromkeys(("training", "play", "adapters", "cluster"), 7),
-    **dict.fromkeys(("web", "gate", "tools", "serve"), 8),
-    "commands": 9,
+    **dict.fromkeys(("web", "gate", "serve"), 8),
+    **dict.fromkeys(("commands", "tools"), 9),
     "programs": 10,
 }
 PROGRAMS = "programs"  # train.py, play.py and the modules that `python -m gpusim_rl.NAME` runs

@@ -17,8 +17,7 @@ ON = (
     *(
         "robot.actuator.kind=dc",
         "robot.actuator.no_load=21",
-        "robot.actuator.delay=1",
-        "robot.actuator.lag=2",
+        "robot.actuator.delay=[0.01,0.03]",
     ),
     *("algo.symmetry=net", "task.history.joints=3", "task.observation_delay=[0,2]"),
     *("task.dropout.gyro=0.1", "task.dropout.joint_pos=0.05"),

@@ -208,7 +208,7 @@ def make_task(name: str = "quadruped", **settings: Any) -> Task:
 def make_sim_of(task: Task, num_envs: int, sim: str = "native", **options: Any) -> Any:
     """The Sim of a task on the CPU, on one thread; `options` win."""
     threads = {"threads": 1} if sim == "native" else {}
-    own = dict(device="cpu", fields=task.fields, actuator=task.actuator, substeps=task.substeps)
+    own = dict(device="cpu", fields=task.fields, actuator=task.actuator)
     return make_actuated(sim, task.physics, num_envs, **sim_options(sim) | threads | own | options)
 
 

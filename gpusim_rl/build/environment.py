@@ -21,7 +21,7 @@ from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.robots.models import compile_spec, find_own_mjcf
 from gpusim_rl.sim.actuated import make_actuated
-from gpusim_rl.sim.actuator_spec import GAINS
+from gpusim_rl.sim.actuator_spec import DELAY, GAINS
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import choose
 
@@ -91,7 +91,8 @@ def check_worlds(task: Task, cfg: Config, worlds: int, device: torch.device) -> 
     """
     m, episodes = task.mjm, cfg.episodes
     state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
-    fields = sum(m.nu if name in GAINS else attrgetter(name)(m).size for name in task.fields)
+    ours = dict.fromkeys(GAINS, m.nu) | {DELAY: 1}
+    fields = sum(ours.get(x) or attrgetter(x)(m).size for x in task.fields)
     world = 1000 + 16 * (state + m.nsensordata + fields)  # bytes
     check_free(f"num_envs={worlds}", worlds * world, device)
     # Five measures, twice while they are stacked.
@@ -164,6 +165,5 @@ def make_sim(cfg: Config, task: Task, name: str, worlds: int, device: str) -> Si
         device=device,
         fields=task.fields,
         actuator=task.actuator,
-        substeps=task.substeps,
         **options,
     )

@@ -45,6 +45,8 @@ def check_moved(key: str) -> None:
             "task.delay is gone: a task that acts one step late reads s.previous in its control, "
             "and robot.actuator.delay delays the motors"
         )
+    if key == "robot.actuator.lag":
+        raise ValueError("robot.actuator.lag is gone: robot.actuator.delay is in seconds")
     if key == "algo.mirror_coef":
         raise ValueError(
             "algo.mirror_coef is gone, and algo.symmetry=loss with it: "

@@ -18,7 +18,7 @@ from yaml import YAMLError
 
 from gpusim_rl.config import check_words, user_files
 from gpusim_rl.config.device_overrides import KEYS, without
-from gpusim_rl.config.recipe import apply_recipe, apply_section
+from gpusim_rl.config.recipe import apply_ranges, apply_recipe, apply_section
 from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.core.paths import CODE, CONF, user_folder
 
@@ -139,7 +139,7 @@ def build(
                 algo_overrides = [x for x in overrides if is_below(x.partition("=")[0], ("algo",))]
                 own = plain(compose(name, overrides=[*algo_overrides, "~task"]))["algo"]
                 cfg = for_algorithm(cfg, own, keys)
-            cfg = apply_recipe(cfg, keys)
+            cfg = apply_ranges(apply_recipe(cfg, keys), keys)
             if algo != ALGO:
                 cfg["curriculum"] = without_algo(cfg["curriculum"])
             if plans:  # it joins that of the task and of the recipe

@@ -54,7 +54,7 @@ def without(tree: dict[str, Any], keys: tuple[str, ...], prefix: str = "") -> di
 def choose_device_overrides(cfg: Config) -> tuple[Config, dict[str, Any]]:
     """The configuration of a training on its device, and what the section `gpu` gave it.
 
-    The first is what config.yaml keeps: its section is empty, and of the recipe it has the name.
+    The first is what config.yaml keeps: its section is empty, and recipe and ranges are names.
     The second is dotted key → value.
     """
     from gpusim_rl.sim.factory import choose  # it loads torch
@@ -64,4 +64,5 @@ def choose_device_overrides(cfg: Config) -> tuple[Config, dict[str, Any]]:
     overrides = {
         key: value for key, value in flatten(values).items() if not isinstance(value, dict)
     }
-    return cfg.replace(overrides | {"gpu": {}, "recipe": {"name": cfg.recipe["name"]}}), overrides
+    kept = {"recipe": {"name": cfg.recipe["name"]}, "ranges": {"name": cfg.ranges["name"]}}
+    return cfg.replace(overrides | {"gpu": {}} | kept), overrides

@@ -13,6 +13,7 @@ from gpusim_rl.config.trees import flatten, is_below, merged
 FAST, ROBOT = "fast", "robot"
 # Why: docs/decisions/0080-a-recipe-for-a-robot.md
 ALLOWED = (*KEYS, "task", "curriculum", "gpu")
+RANGES = ("task.randomise", "robot.actuator.delay")  # what ranges= may change
 FIXED = ("task.name", "task.mjcf", "algo.name")  # with these it would be another task or learner
 # Key of a recipe → what a policy learns by it
 LESSONS = {
@@ -45,6 +46,14 @@ def apply_recipe(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any
     return apply_section(cfg, f"recipe.{name}", values, ALLOWED, override_keys)
 
 
+def apply_ranges(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any]:
+    """A composed configuration with the ranges of ranges=NAME; as `apply_recipe`.
+
+    They were identified of a robot, so they win over the task's file and its recipe.
+    """
+    return apply_section(cfg, "ranges", without(cfg["ranges"], ("name",)), RANGES, override_keys)
+
+
 def apply_section(
     cfg: dict[str, Any],
     name: str,
@@ -61,8 +70,8 @@ def apply_section(
     Raises:
         ValueError: the section has a key that it may not change, or a wrong value.
     """
-    for key in flatten(values):
-        if not is_below(key, allowed) or is_below(key, FIXED):
+    for key, value in flatten(values).items():
+        if not isinstance(value, dict) and (not is_below(key, allowed) or is_below(key, FIXED)):
             raise ValueError(f"{name}.{key}: this section cannot change this key")
     fixed = tuple(override_keys)
     values = without(values, fixed)

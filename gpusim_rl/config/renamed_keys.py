@@ -37,6 +37,9 @@ def rename_keys(saved: dict[str, Any], base: dict[str, Any]) -> None:
     algo, plan = saved.get("algo"), saved.get("curriculum")
     for key in GONE:
         saved.pop(key, None)
+    actuator = flatten(saved).get("robot.actuator")
+    if isinstance(actuator, dict) and actuator.get("lag") == 0:
+        del actuator["lag"]
     if isinstance(algo, dict) and PENALTY not in keys and algo.pop("mirror_coef", None) is not None:
         if algo.get("symmetry") == "loss":
             algo["symmetry"] = "augment"

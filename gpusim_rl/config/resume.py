@@ -40,10 +40,11 @@ KEPT = {  # key of demonstrations → the name of their copy in a run
     "reward.demos": "style.safetensors",
 }
 MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file", "teacher", *KEPT)
+NAMED = ("recipe", "ranges")  # groups whose numbers stand in the run itself
 # Why: docs/decisions/0050-a-run-keeps-its-model.md
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
-    *("task", "terrain", "robot", "recipe", "seed", "num_envs", "gpu", "sim.name"),
+    *("task", "terrain", "robot", "recipe", "ranges", "seed", "num_envs", "gpu", "sim.name"),
     *("teacher", *KEPT),
     *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.memory_frames", "algo.name"),
@@ -158,7 +159,7 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
         group, _, rest = key.partition(".")
         # the run has what these gave it
         given = group in ("gpu", "start", "teacher") or key in KEPT
-        given |= group == "recipe" and bool(rest)
+        given |= group in NAMED and bool(rest)
         begun = given and cfg["auto_resume"]
         if begun or is_kept_file(group, rest, cfg, before):
             continue
@@ -220,8 +221,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         check_name(group, name)
     ours = codes["task_code"] is None
     but = ("algo",) if codes["algo_code"] else ()  # the user's file of numbers
-    # the numbers of its recipe stand in the run itself
-    chosen = {group: flat.get(f"{group}.name") for group in GROUPS if group != "recipe"}
+    chosen = {group: flat.get(f"{group}.name") for group in GROUPS if group not in NAMED}
     groups = [
         f"{group}={name}"
         for group, name in chosen.items()
@@ -231,9 +231,9 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
     try:
         saved["task"].setdefault("training", EXACT)  # as before there was a choice
         rename_keys(saved, base)
-        recipe = {"name": str(flat.get("recipe.name", base["recipe"]["name"]))}
-        saved.pop("recipe", None)
-        cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}, "recipe": recipe}
+        names = {x: {"name": str(flat.get(f"{x}.name", base[x]["name"]))} for x in NAMED}
+        saved = {key: x for key, x in saved.items() if key not in NAMED}
+        cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}} | names
         for key, copy_of in KEPT.items():
             if flatten(cfg).get(key) is not None:
                 set_key(cfg, key, str(run.path / copy_of))

@@ -14,10 +14,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gpusim_rl.config.compose import user_choices
+from gpusim_rl.config.recipe import leaves
 from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.core.errors import warn_once
 from gpusim_rl.core.sections import arguments
-from gpusim_rl.sim.actuator_spec import Actuator
 
 if TYPE_CHECKING:
     from gpusim_rl.robots.load import Loaded
@@ -50,8 +50,8 @@ ARM_POWERS = {"task.sigma": (1.0,), "task.randomise.payload": (3.0,)}
 def fit_to_robot(cfg: dict[str, Any], override_keys: Iterable[str]) -> dict[str, Any]:
     """A configuration whose task asks its robot for what it can do; one line says what changed.
 
-    Numbers of the command line, its curriculum among them, stay as they are, and so does a task's
-    file of the user's.
+    Numbers of the command line, its curriculum among them, and of ranges= stay as they are, and so
+    does a task's file of the user's.
 
     Args:
         cfg: of a new training, checked.
@@ -69,7 +69,8 @@ def fit_to_robot(cfg: dict[str, Any], override_keys: Iterable[str]) -> dict[str,
     now = flatten(cfg)
     plan = cfg["curriculum"] or {}
     scaled = () if "curriculum" in override_keys else {*POWERS, *ARM_POWERS} & {*plan}
-    fixed = tuple(key for key in (*override_keys, *plan) if "." in key and key not in scaled)
+    keys = (*override_keys, *plan, *leaves(cfg["ranges"]))
+    fixed = tuple(key for key in keys if "." in key and key not in scaled)
     arm = task in ARMS
     about, numbers = of_arm(now, cfg, mtime, fixed) if arm else of_legs(now, cfg, mtime)
     fitted, said = copy.deepcopy(cfg), []
@@ -127,8 +128,8 @@ def scale(key: str, now: dict[str, Any], size: float) -> Any:
     if value is None:
         return None
     if key == "task.training.timestep":
-        direct = Actuator(**now["robot.actuator"]).direct  # others keep the model's timestep
-        return timestep(now["task.dt"], value, factors[0]) if direct else None
+        servos = now["robot.actuator.kind"] == "position"  # others keep the model's timestep
+        return timestep(now["task.dt"], value, factors[0]) if servos else None
     if isinstance(value, list):
         return [three_digits(x * factor) for x, factor in zip(value, factors, strict=True)]
     if not isinstance(value, dict):

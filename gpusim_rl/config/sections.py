@@ -223,6 +223,7 @@ class Config:
     algo_code: str | None = None
     gpu: dict[str, Any]
     recipe: dict[str, Any]
+    ranges: dict[str, Any]
     curriculum: dict[str, dict[str, Any]] | None
     task: TaskSection
     algo: AlgoSection

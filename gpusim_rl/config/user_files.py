@@ -20,7 +20,7 @@ from gpusim_rl.config.check_words import same_kind
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.paths import CONF, user_code, user_folder
 
-GROUPS = ("task", "terrain", "algo", "reward", "robot", "sim", "log", "recipe", "cluster")
+GROUPS = ("task", "terrain", "algo", "reward", "robot", "sim", "log", "recipe", "ranges", "cluster")
 left_out: ContextVar[tuple[str, ...]] = ContextVar("left_out", default=())  # groups of ours alone
 TASK_KEYS = ("name", "mjcf", "weights", "noise")  # every task has these
 CODE = ("_target_", "()")  # keys with which Hydra and Python's logging call functions

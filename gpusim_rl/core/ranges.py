@@ -128,6 +128,7 @@ GATE = {  # of mode=gate and mode=ab
     "gate.seconds": SECONDS,
     "gate.endurance.robots": Range(1, 4096, whole=True),
     "gate.endurance.minutes": Range(0, 1440, above=True),
+    "gate.late": CHANCE,
     "gate.start": SHARE,
     "gate.push.speed": AT_LEAST_0,
     "gate.push.every": SECONDS,

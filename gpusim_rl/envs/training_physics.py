@@ -31,11 +31,11 @@ def coarse(
 
     It is mjm itself where nothing differs.
 
-    Actuators that act anew at each timestep keep the model's timestep, because their lag counts
-    timesteps. Dry friction that is randomised, or that the actuators have, stays.
+    Actuators whose torque is computed anew at each timestep keep the model's timestep. Dry friction
+    that is randomised, or that the actuators have, stays.
     """
     model = copy.copy(mjm)
-    if timestep is not None and actuator.direct:
+    if timestep is not None and actuator.kind == "position":
         model.opt.timestep = timestep
     if integrator is not None:
         model.opt.integrator = INTEGRATOR[integrator]

@@ -82,6 +82,7 @@ def drive(
     assert task.command is not None
     asked = task.drives.cpu() if commands is None else commands
     nominal: dict[str, Any] = dict(randomise=without_draws(task.randomise), redraw=FOREVER)
+    nominal |= {"actuator": replace(task.actuator, delay=sum(task.actuator.delays) / 2)}
     nominal_task = replace(task, **nominal)
     env = evaluation_env(nominal_task, len(asked), weights=weights, noise={}, seed=seed)
     env.set_memory("command", asked)

@@ -159,13 +159,11 @@ def evaluation_env(
 ) -> Env:
     """The task as it is evaluated, in MuJoCo C."""
     task = task.evaluation()
-    actuator, substeps = task.actuator, task.substeps
     sim = make_actuated(
         "native",
         task.physics,
         num_envs,
-        actuator=actuator,
-        substeps=substeps,
+        actuator=task.actuator,
         device="cpu",
         fields=task.fields,
         threads=0,  # all cores

@@ -35,6 +35,7 @@ class Plan:
         command: (S, B, n) of each second; n is 0 if the policy follows none.
         push: (S, B, 2) changes of the base's horizontal velocity when a second begins [m/s].
         delay: control steps by which readings are late.
+        late: (B,) seconds by which targets act late.
         dropout: chance that a reading is not delivered in a control step.
         bias, noise: shares of the settings' errors that the readings have.
         friction: (B,) sliding friction; NaN is the model's.
@@ -55,6 +56,7 @@ class Plan:
         spread = settings["start"]
         self.joints = self.rng("joints").uniform(-spread, spread, (count, robot.model.nu))
         self.heading = self.draw("heading", -np.pi, np.pi)
+        self.late = self.draw("late", *settings["late"])
         self.command = self.drawn_commands()
         SCENARIOS[scenario].write(self)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from gpusim_rl.core import ranges
 
-PAIRS = ("slope", "friction", "payload")  # ranges: least and greatest
+PAIRS = ("late", "slope", "friction", "payload")  # ranges: least and greatest
 VARIANTS = ("fp16", "int8")
 ENGINES = ("native", "warp", "mjx")
 MAX_ROBOT_SECONDS = 1_000_000  # of a scenario, whose plan is held in memory

@@ -10,6 +10,8 @@ from gpusim_rl.core.provenance import cores_available
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.gate.robot import TOUCHES, Robot, compiled, ground, safe_state
 from gpusim_rl.gate.scenarios import UP, Plan, joined
+from gpusim_rl.sim.actuated import ActuatedSim, engine
+from gpusim_rl.sim.actuator_spec import DELAY, Actuator
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import make
 from gpusim_rl.sim.native import Native
@@ -44,7 +46,8 @@ class Worlds:
         self.robot = robot = plans[0].robot
         model, self.count = robot.model, sum(plan.count for plan in plans)
         self.native = Native(model, self.count, fields=FIELDS, threads=cores_available())
-        self.sim = other_sim(robot, self.count, plans[0].settings["sim"]) or self.native
+        sim = other_sim(robot, self.count, plans[0].settings["sim"]) or self.native
+        self.sim = late_sim(sim, model, joined(plans, "late"))
         self.qpos, self.qvel = self.sim.qpos.numpy(), self.sim.qvel.numpy()
         self.ctrl = self.sim.ctrl.numpy()
         names = ("xpos", "xmat", "actuator_force", "actuator_velocity")
@@ -54,7 +57,7 @@ class Worlds:
             model.sensor(i).name: self.sim.sensordata.numpy()[:, first : first + width]
             for i, (first, width) in enumerate(ends)
         }
-        if self.sim is not self.native and robot.base:  # the last sensor, which MJX lacks
+        if engine(self.sim) is not self.native and robot.base:  # the last sensor, which MJX lacks
             self.sensors[TOUCHES] = self.native.batch.bind("sensordata")[:, -1:]
         position, speed = JOINTS
         addresses: dict[str, Array] = {position: model.jnt_qposadr, speed: model.jnt_dofadr}
@@ -88,7 +91,7 @@ class Worlds:
         positions[:, fixed] = self.about_pivot(turns, positions[:, fixed])
         rotations[:, fixed] = maths.product(turns, rotations[:, fixed])
         self.native.refresh()  # what MuJoCo derives from masses and frames
-        if self.sim is not self.native:
+        if engine(self.sim) is not self.native:
             for name in fields_of(model, plans[0].settings["sim"]):
                 self.sim.model(name).copy_(self.native.model(name))
             self.sim.refresh()
@@ -133,6 +136,9 @@ class Worlds:
         if self.sim is self.native:
             self.native.step(substeps, np.flatnonzero(which))
             return self.native.fault().numpy()
+        if engine(self.sim) is self.native:
+            self.sim.step(substeps)
+            return self.sim.fault().numpy()
         self.sim.step(substeps - 1)
         self.measure(which)  # where MuJoCo C computes forces: at the start of the last timestep
         fault = self.sim.fault().numpy().copy()
@@ -142,7 +148,7 @@ class Worlds:
     def measure(self, which: Array) -> None:
         """Compute `data` of the engine's states, in the worlds of which (B,) bool."""
         for name in ("qpos", "qvel", "ctrl"):
-            getattr(self.native, name).copy_(getattr(self.sim, name))
+            getattr(self.native, name).copy_(getattr(engine(self.sim), name))
         finite = np.isfinite(self.qpos).all(1) & np.isfinite(self.qvel).all(1)
         self.native.batch.forward(np.flatnonzero(which & finite))
 
@@ -168,6 +174,15 @@ def other_sim(robot: Robot, count: int, name: str) -> Sim | None:
         return None
     model, options = compiled(robot.policy.mjcf), OPTIONS.get(name, {})
     return make(name, model, count, device="cpu", fields=fields_of(model, name), **options)
+
+
+def late_sim(sim: Sim, model: mujoco.MjModel, late: Array) -> Sim:
+    """A Sim whose targets act late (B,) [s]; itself if none does."""
+    if not late.any():
+        return sim
+    around = ActuatedSim(sim, model, Actuator(kind="position", delay=[0.0, float(late.max())]))
+    around.model(DELAY).copy_(torch.from_numpy(late)[:, None])
+    return around
 
 
 def fields_of(model: mujoco.MjModel, name: str) -> tuple[str, ...]:

@@ -73,7 +73,6 @@ class FailureReplay:
                 task.physics,
                 1,
                 actuator=task.actuator,
-                substeps=task.substeps,
                 **settings,
             )
         for name, target in step_tensors(

@@ -1,5 +1,6 @@
 """A Sim whose controls are joint targets; its actuators turn them into the joints' torques."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.sim import actuator_models
-from gpusim_rl.sim.actuator_spec import GAINS, Actuator
+from gpusim_rl.sim.actuator_spec import DELAY, GAINS, Actuator
 from gpusim_rl.sim.base import Sim
 from gpusim_rl.sim.factory import make
+
+PARTS = 1024  # of a timestep, to which a delay is rounded: whole ones are exact in float32
 
 
 def make_actuated(
@@ -20,16 +23,14 @@ def make_actuated(
     num_envs: int,
     *,
     actuator: Actuator,
-    substeps: int,
     **options: Any,
 ) -> Sim:
     """`make` with actuators: the Sim itself where its own servos follow the targets at once.
 
     Args:
         name, mjm, num_envs, options: as for `make`; mjm has the servos that say gains and limits,
-        fields may name `GAINS`.
+        fields may name `GAINS` and `DELAY`.
         actuator: what stands between targets and torques.
-        substeps: timesteps of a control step.
     """
     plant = actuator.plant(mjm)
     if actuator.direct:
@@ -37,16 +38,14 @@ def make_actuated(
     # Nothing may be allocated after a conditional node, and torques are.
     if options.get("conditional"):
         raise ValueError(
-            "sim.conditional=true works only with robot.actuator.kind=position, without "
-            "delay and lag"
+            "sim.conditional=true works only with robot.actuator.kind=position, without a delay"
         )
     fields = tuple(
         field
         for field in options.pop("fields", ())
-        if field not in GAINS or actuator.kind == "position"
+        if field != DELAY and (field not in GAINS or actuator.kind == "position")
     )
-    wait = actuator.delay * substeps + actuator.lag
-    return ActuatedSim(make(name, plant, num_envs, fields=fields, **options), mjm, actuator, wait)
+    return ActuatedSim(make(name, plant, num_envs, fields=fields, **options), mjm, actuator)
 
 
 def engine(sim: Sim) -> Sim:
@@ -56,36 +55,43 @@ def engine(sim: Sim) -> Sim:
 
 # Why: docs/decisions/0031-actuators-around-a-sim.md
 class ActuatedSim:
-    """`Sim` around another: a timestep applies the torque for the targets of `wait` timesteps ago.
+    """`Sim` around another: a timestep applies the torque for the targets of `delay` seconds ago.
 
     Args:
         inner: steps `actuator.plant(mjm)`.
         mjm: the model with its servos, whose gains and limits the actuators have.
         actuator: kind and numbers.
-        wait: timesteps between a target and its effect. Until then a restarted joint is asked to
-            stay where it stands.
+
+    Until a target has passed the delay, a restarted joint is asked to stay where it stands. Where
+    a target changes within a timestep, the mean of that timestep acts.
 
     `ctrl` holds targets [rad]. `memory` is what the actuators remember, newest first: `targets`
-    (B, wait, nu) [rad], and for a network `errors` [rad] and `speeds` [rad/s]. These two are
-    (B, farthest offset, nu).
+    (B, timesteps of the largest delay, nu) [rad], and for a network `errors` [rad] and `speeds`
+    [rad/s]. These two are (B, farthest offset, nu).
 
-    `model` also knows `kp` [N m/rad], `kd` [N m s/rad] and `strength` [1], (B, nu) each, unless the
-    engine's own servos act. A strength scales every limit, and a network's torque. A network's
-    torque depends on the number of worlds in its last bits, as matrix products do.
+    `model` also knows `delay` [s], (B, 1), if there is one. Unless the engine's own servos act, it
+    knows `kp` [N m/rad], `kd` [N m s/rad] and `strength` [1], (B, nu) each. A strength scales every
+    limit, and a network's torque. A network's torque depends on the number of worlds in its last
+    bits, as matrix products do.
     """
 
-    def __init__(self, inner: Sim, mjm: mujoco.MjModel, actuator: Actuator, wait: int):
+    def __init__(self, inner: Sim, mjm: mujoco.MjModel, actuator: Actuator):
         self.inner, self.kind, self.capturable = inner, actuator.kind, inner.capturable
         self.qpos, self.qvel = inner.qpos, inner.qvel
         self.sensordata, self.force = inner.sensordata, inner.force
         self.ctrl, self.overflow = torch.zeros_like(inner.ctrl), torch.zeros_like(inner.overflow)
         self._fault = torch.zeros_like(self.overflow)
         self._find_joints(mjm)
-        self.memory = {"targets": self._zeros(wait)} if wait else {}
-        self._gains: dict[str, Tensor] = {}
+        gains = actuator.gains(mjm) if self.kind != "position" else {}
+        low, high = actuator.delays
+        self._timestep, self.memory = mjm.opt.timestep, {}
+        if high:
+            steps = max(math.ceil(round(high / self._timestep * PARTS) / PARTS), 1)
+            self.memory = {"targets": self._zeros(steps)}
+            self._ages = torch.arange(steps + 1, device=self.qpos.device).to(self.qpos)
+            gains |= {DELAY: [low]}
+        self._gains = {x: self._tensor(y).repeat(len(self.qpos), 1) for x, y in gains.items()}
         if self.kind != "position":
-            gains = actuator.gains(mjm).items()
-            self._gains = {name: self._tensor(x).repeat(len(self.qpos), 1) for name, x in gains}
             self._set_limits(mjm)
         if self.kind == "dc":
             self._set_motor(mjm, actuator)
@@ -152,23 +158,28 @@ class ActuatedSim:
         self.overflow.zero_()
         # each timestep by itself: a torque follows the joint within a control step
         for _ in range(n):
-            target = self._push("targets", self.ctrl)
+            target = self._late_target()
             self.inner.ctrl.copy_(target if self.kind == "position" else self.torque(target))
             self.inner.step(1)
             self._fault |= self.inner.fault()
             self.overflow |= self.inner.overflow
 
-    def _push(self, name: str, now: Tensor) -> Tensor:
-        """Put (B, nu) in front of a memory, in place, and return the oldest that it held.
+    # Why: docs/decisions/0101-delays-in-seconds.md
+    def _late_target(self) -> Tensor:
+        """(B, nu) the target of `delay` seconds ago. The memory gets that of now, in place."""
+        if "targets" not in self.memory:
+            return self.ctrl
+        recent = torch.cat([self.ctrl[:, None], self.memory["targets"]], 1)  # the newest first
+        age = (self._gains[DELAY] * (PARTS / self._timestep)).round() / PARTS  # timesteps
+        shares = (1 - (self._ages - age).abs()).clamp(min=0)  # (B, ages): 1, or of two neighbors
+        self.memory["targets"].copy_(recent[:, :-1])
+        return (shares[:, :, None] * recent).sum(1)
 
-        Without a memory of that name, return `now`.
-        """
-        if name not in self.memory:
-            return now
-        past = self.memory[name]
-        oldest = past[:, -1].clone()
-        past.copy_(torch.cat([now[:, None], past[:, :-1]], 1))
-        return oldest
+    def _push(self, name: str, now: Tensor) -> None:
+        """Put (B, nu) in front of a memory, in place, if there is one of that name."""
+        if name in self.memory:
+            past = self.memory[name]
+            past.copy_(torch.cat([now[:, None], past[:, :-1]], 1))
 
     def torque(self, target: Tensor) -> Tensor:
         """(B, nu) [N m] for a target [rad], from the state as it is."""

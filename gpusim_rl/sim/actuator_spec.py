@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # loaded where there is a model, so that a mistake in a key i
 
 KINDS = ("position", "pd", "dc", "net")
 GAINS = ("kp", "kd", "strength")  # of `sim.actuated.ActuatedSim`, with a value per world
+DELAY = "delay"  # [s], likewise, (B, 1)
+LONGEST = Range(0, 1, below=True, null=True)  # s
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -26,8 +28,8 @@ class Actuator:
     """
 
     kind: str = word(*KINDS)  # the engine's own servo, or a torque computed at each timestep
-    delay: int = number(Range(0, 1000, whole=True))  # control steps between a target and its effect
-    lag: int = number(Range(0, 1000, whole=True))  # timesteps of physics that come on top
+    # s between a target and its effect: a number, or the least and the most, drawn for each world
+    delay: Any = number(LONGEST, None)
     stall: Any = number(OF_JOINTS, None)  # N m, dc: torque at speed 0; the servo's force range
     no_load: Any = number(OF_JOINTS, None)  # rad/s, dc: speed at torque 0
     file: str | None = None  # net: a file that gpusim_rl.fit_actuator wrote
@@ -39,6 +41,11 @@ class Actuator:
         for key in ("stall", "no_load", "friction"):
             if getattr(self, key) in ([], ()):
                 raise ValueError(f"robot.actuator.{key}=[]: expected a number for each joint")
+        many = isinstance(self.delay, list | tuple)
+        if many and (len(self.delay) != 2 or self.delay[0] > self.delay[1]):
+            raise ValueError(
+                f"robot.actuator.delay={list(self.delay)}: expected the least and the most [s]"
+            )
         for key, kind in (("stall", "dc"), ("no_load", "dc"), ("file", "net")):
             value = getattr(self, key)
             if value is not None and self.kind != kind:
@@ -54,7 +61,13 @@ class Actuator:
     @property
     def direct(self) -> bool:
         """Whether the engine's own servos follow each target at once."""
-        return self.kind == "position" and not self.delay and not self.lag
+        return self.kind == "position" and not self.delays[1]
+
+    @property
+    def delays(self) -> tuple[float, float]:
+        """The least and the largest delay [s] of a world."""
+        low, high = self.delay if isinstance(self.delay, list | tuple) else [self.delay or 0.0] * 2
+        return float(low), float(high)
 
     def gains(self, mjm: "mujoco.MjModel") -> dict[str, "np.ndarray"]:
         """The `GAINS` of a model's servos, (nu,) each."""

@@ -37,7 +37,7 @@ BIAS = {
     "gyro": {"kind": "normal", "low": -0.02, "high": 0.02},
     "joint_pos": {"kind": "uniform", "low": -0.02, "high": 0.02},
 }
-SLOW = ("no_load=20", "delay=1", "lag=1")
+SLOW = ("no_load=20", "delay=[0.005,0.025]")
 MASSES = ("mass.kind=uniform", "payload.kind=normal", "center.kind=uniform")
 CASES = {name: (name, []) for name in TASKS} | {
     "seeing": ("quadruped_rough", ["task.hide=[]"]),

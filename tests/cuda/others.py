@@ -57,7 +57,7 @@ def net() -> None:
     ]
     file = HERE / "net.safetensors"
     actuator_models.Net(inputs, layers).save(file)
-    words = ("robot.actuator.kind=net", f"robot.actuator.file={file}", "robot.actuator.lag=1")
+    words = ("robot.actuator.kind=net", f"robot.actuator.file={file}", "robot.actuator.delay=0.01")
     ppo = graphs.build("cuda", "quadruped", 8, *words)
     iterate(ppo, 5)
     assert not reasons(ppo), reasons(ppo)

@@ -21,6 +21,7 @@ import yaml
 
 from gpusim_rl.commands import multirun, registry
 from gpusim_rl.config import compose
+from gpusim_rl.tools.identify import main as identify
 from tests import arm_files, humanoid_files, robot_files
 from tests.command_lines import command, train_here
 from tests.docs.examples import PAGES, commands, files
@@ -33,6 +34,7 @@ ENDLESS = "someone who ends it"
 ROBOT = "the log of a robot; tests/play has one"
 WHEEL = "an environment of its own; tests/test_wheel.py builds and installs the wheel"
 REGISTRY = "python -m gpusim_rl.registry"
+IDENTIFY = "python -m gpusim_rl.identify"
 # Commands that are not run, and what each needs. Their configuration is composed instead.
 LISTED = {
     "git clone … gpusim_rl": NETWORK,
@@ -79,6 +81,8 @@ LISTED = {
     "python train.py task=quadruped cluster=ray cluster.actors=16 cluster.address=10.0.0.1:6379": (
         NETWORK
     ),
+    f"{IDENTIFY} simulate policy.onnx hang.mcap walk.mcap seed=3": LONG,
+    f"{IDENTIFY} hang.mcap walk.mcap policy=policy.onnx": LONG,
     "python train.py robot=go1": NETWORK,
     "python train.py task=humanoid robot=g1": NETWORK,
     "python train.py robot=go1 robot.actuator.kind=net robot.actuator.file=go1.safetensors": (
@@ -250,6 +254,7 @@ def test_the_commands_of_a_page_run(page, base, tmp_path):
             "gpusim_rl.fit_actuator",
             "gpusim_rl.report",
             "gpusim_rl.registry",
+            "gpusim_rl.identify",
         ), f"{page}: {line}: no rule for this command"
         words = in_place(shortened(script, words), here)
         films = script == "play.py" and not any(
@@ -275,6 +280,9 @@ def test_a_listed_command_composes(line, tmp_path, monkeypatch):
         return
     if script == "gpusim_rl.registry":
         assert registry.parse(words)[0] == words[0]
+        return
+    if script == "gpusim_rl.identify":
+        assert identify.arguments(words, identify.DEFAULTS)[0]
         return
     if script == "gpusim_rl.bench":
         assert compose.compose_plain(*configuration(script, words))["task"]

@@ -82,10 +82,10 @@ def of(kind: str, file: str, **settings) -> Actuator:
     return make_actuator(kind=kind, **own, **settings)
 
 
-def hinge(name: str, num_envs: int, actuator: Actuator, substeps: int = 1, text: str = HINGE):
+def hinge(name: str, num_envs: int, actuator: Actuator, text: str = HINGE):
     """Worlds of one hinge, its torque [N m] as their only sensor."""
     model, about = mujoco.MjModel.from_xml_string(text), sim_options(name) | {"device": "cpu"}
-    return make_actuated(name, model, num_envs, actuator=actuator, substeps=substeps, **about)
+    return make_actuated(name, model, num_envs, actuator=actuator, **about)
 
 
 def place(sim, qpos: torch.Tensor, qvel: torch.Tensor) -> None:
@@ -168,10 +168,10 @@ def test_net_sees_its_past(net, file):
 @pytest.mark.parametrize("name", SIMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_delay_is_exact(name, kind, file):
-    """With a delay of 2 control steps and a lag of 3 timesteps, targets act 11 timesteps later: bit
-    for bit, not one sooner."""
-    late = hinge(name, 3, of(kind, file, delay=2, lag=3), substeps=4)
-    prompt = hinge(name, 3, of(kind, file), substeps=4)
+    """With a delay of 55 ms, targets act 11 timesteps of 5 ms later: bit for bit, not one
+    sooner."""
+    late = hinge(name, 3, of(kind, file, delay=0.055))
+    prompt = hinge(name, 3, of(kind, file))
     start = torch.tensor([0.1, 0.2, 0.3])
     for sim in (late, prompt):
         place(sim, start, torch.ones(3))
@@ -185,6 +185,35 @@ def test_delay_is_exact(name, kind, file):
             prompt.step(1)
         assert torch.equal(late.qpos, prompt.qpos)
         assert torch.equal(late.sensordata, prompt.sensordata)
+
+
+@pytest.mark.parametrize("name", SIMS)
+def test_a_delay_within_a_timestep(name):
+    """Each world has its own delay. Where a target changes within a timestep of 5 ms, the mean
+    acts."""
+    delays = [0.00125, 0.0075, 0.0125]
+    late = hinge(name, 3, make_actuator(delay=[0.0, 0.0125]))
+    prompt = hinge(name, 3, make_actuator())
+    late.model("delay").copy_(torch.tensor(delays)[:, None])
+    for sim in (late, prompt):
+        place(sim, torch.zeros(3), torch.zeros(3))
+    plan = [0.5 * (-1) ** i for i in range(12)]
+    for t in range(12):
+        late.ctrl.fill_(plan[t])
+        late.step(1)
+        for i, delay in enumerate(delays):
+            fine = [t * 4 + k - round(delay / 0.00125) for k in range(4)]  # quarters of a timestep
+            mean = np.mean([plan[k // 4] if k >= 0 else 0.0 for k in fine])
+            prompt.ctrl[i] = mean
+        prompt.step(1)
+        torch.testing.assert_close(late.qpos, prompt.qpos, atol=1e-7, rtol=1e-6)
+
+
+def test_delays_are_drawn(file):
+    """Each world draws its delay of the range, whatever other worlds there are."""
+    delay = worlds("position", file).sim.model("delay")
+    assert ((delay >= 0.004) & (delay <= 0.012)).all() and len(delay.unique()) == 8
+    assert torch.equal(worlds("position", file, num_envs=3).sim.model("delay"), delay[:3])
 
 
 def test_friction():
@@ -216,8 +245,9 @@ def test_the_default_is_free():
 
 
 def worlds(kind: str, file: str, sim: str = "native", num_envs: int = 8, **settings) -> Env:
-    """Quadrupeds with a network or another kind, and a lag."""
-    return make_env(num_envs=num_envs, sim=sim, actuator=of(kind, file, lag=2), **settings)
+    """Quadrupeds with a network or another kind, and a delay that each world draws."""
+    late = of(kind, file, delay=[0.004, 0.012])
+    return make_env(num_envs=num_envs, sim=sim, actuator=late, **settings)
 
 
 def actions(steps: int, num_envs: int = 8) -> torch.Tensor:
@@ -319,7 +349,11 @@ def test_a_failure_is_stepped_again(kind, file, tmp_path):
     about = {"world": worst.world, "why": worst.why, "terms": {}}
     cfg = compose.compose_plain("config", ["task.training=exact"])
     shutil.copy(file, tmp_path / "net.safetensors")
-    kinds = {"kind": kind, "lag": 2, "file": "net.safetensors" if kind == "net" else None}
+    kinds = {
+        "kind": kind,
+        "delay": [0.004, 0.012],
+        "file": "net.safetensors" if kind == "net" else None,
+    }
     cfg["robot"]["actuator"] |= kinds | {"no_load": 20.0 if kind == "dc" else None}
     note = json.dumps(about | {key: cfg[key] for key in ("task", "robot")})
     for spoilt in (False, True):
@@ -344,17 +378,17 @@ def test_a_failure_is_stepped_again(kind, file, tmp_path):
         (["kind=pd", "no_load=3"], "belongs to robot.actuator.kind=dc, not pd"),
         (["kind=dc", "no_load=0"], "robot.actuator.no_load=0: expected a number above 0"),
         (["kind=dc", "no_load=fast"], "robot.actuator.no_load='fast': expected a number above 0"),
-        (["delay=-1"], "robot.actuator.delay=-1: expected a whole number from 0 to 1000"),
-        (["lag=100000"], "robot.actuator.lag=100000: expected a whole number from 0 to 1000"),
+        (["delay=1"], "robot.actuator.delay=1: expected a number from 0 to below 1, or null"),
+        (["delay=[0.02,0.01]"], "robot.actuator.delay=[0.02, 0.01]: expected the least and the"),
+        (["lag=1"], "robot.actuator.lag is gone: robot.actuator.delay is in seconds"),
         (["friction=-1"], "robot.actuator.friction=-1: expected a number from 0 to"),
         (["friction=[]"], "robot.actuator.friction=[]: expected a number"),
     ],
 )
 def test_mistakes(words, says):
     """Each is answered by one line, before there is a model."""
-    cfg = compose.compose_plain("config", [f"robot.actuator.{word}" for word in words])
     with pytest.raises(ValueError) as error:
-        Config.of(cfg)
+        Config.of(compose.compose_plain("config", [f"robot.actuator.{word}" for word in words]))
     assert says in str(error.value) and "\n" not in str(error.value)
 
 
@@ -375,7 +409,7 @@ def test_models_that_do_not_fit(old, new, kind, says, file):
     with pytest.raises(ValueError, match="has 2 numbers: expected 1, 3 or 12"):
         make_env(num_envs=1, actuator=make_actuator(friction=[1.0, 2.0]))
     with pytest.raises(ValueError, match="conditional"):
-        make_sim_of(make_task(actuator=make_actuator(lag=1)), 1, "warp", conditional=True)
+        make_sim_of(make_task(actuator=make_actuator(delay=0.01)), 1, "warp", conditional=True)
 
 
 def net_tensors(net: Net) -> dict[str, torch.Tensor]:
@@ -459,12 +493,12 @@ def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
     no other."""
     shutil.copy(file, "mine.safetensors")
     words = ["task=quadruped", *TINY, EXPORTED, "log=none", "iterations=1", "run_dir=run"]
-    words += ["auto_resume=true", "robot.actuator.kind=net", "robot.actuator.lag=1"]
+    words += ["auto_resume=true", "robot.actuator.kind=net", "robot.actuator.delay=0.01"]
     words += ["robot.actuator.file=mine.safetensors"]
     train.train_or_exit(check_words(*words))
     run = Run.open(Path("run"))
     assert run.config["robot"]["actuator"]["file"] == "model/actuator.safetensors"
-    assert Policy("run/policy.onnx").about["actuator"]["lag"] == 1
+    assert Policy("run/policy.onnx").about["actuator"]["delay"] == 0.01
     # The same line again: it continues.
     settled = check_words(*words)
     assert settled.resume == "run"

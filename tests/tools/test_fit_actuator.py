@@ -84,7 +84,7 @@ def test_recovers(what, tmp_path, capsys):
     true = (
         hand_made(tmp_path / "true.safetensors")
         if what == "network"
-        else make_actuator(kind="dc", stall=14.0, no_load=8.0, lag=2)
+        else make_actuator(kind="dc", stall=14.0, no_load=8.0, delay=0.01)
     )
     log = write(tmp_path / "log.csv", moved(true, wishes(0)))
     fit_actuator.main([log, *QUICK])

@@ -16,7 +16,7 @@ from gpusim_rl.envs.randomization.gravity import Gravity
 from gpusim_rl.envs.randomization.joints import joint_ranges, servo_joints
 from gpusim_rl.envs.randomization.pushes import Pushes
 from gpusim_rl.envs.randomization.sampling import Block, element_columns, zero_padded
-from gpusim_rl.sim.actuator_spec import GAINS, Actuator
+from gpusim_rl.sim.actuator_spec import DELAY, GAINS, Actuator
 from gpusim_rl.sim.base import GRAVITY, OPTIONS, WIND
 
 Values = dict[str, Tensor]
@@ -69,9 +69,10 @@ class Randomization:
         }
         for name in self.entries:
             self.check_low(name, self.entries[name]["low"])
-        self.fields = tuple(
-            dict.fromkeys(t if t in OPTIONS else t.partition(".")[0] for t in self.nominal)
-        )
+        names = (t if t in OPTIONS else t.partition(".")[0] for t in self.nominal)
+        low, high = actuator.delays
+        self.delays = (self._tensor([low]), self._tensor([high])) if low < high else None
+        self.fields = tuple(dict.fromkeys((*names, *((DELAY,) if self.delays else ()))))
         self.world_block, self.episode_block = self._block("world"), self._block("episode")
         self.push = Pushes(self.entries, dt, self.qvel, mjm.nv, device)
         self.gravity = Gravity(self.nominal[GRAVITY]) if GRAVITY in self.nominal else None
@@ -161,10 +162,11 @@ class Randomization:
 
     def world(self, rng: Rng) -> Values:
         """Model fields (B, …) drawn once per world."""
+        late = {DELAY: rng.uniform("actuator/delay", *self.delays)} if self.delays else {}
         if self.world_block is None:
-            return {}
+            return late
         block, drawn = self.world_block, self.world_block(rng)
-        return self._model_fields(lambda name: drawn[:, block.place[name]], block)
+        return late | self._model_fields(lambda name: drawn[:, block.place[name]], block)
 
     def restart(self, start: Values, rng: Rng) -> Values:
         """Values of a task's `start`, with all that is drawn anew for each episode."""

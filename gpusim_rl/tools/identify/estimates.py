@@ -1,0 +1,67 @@
+"""Estimates with their intervals, and the file of ranges that they become."""
+
+from datetime import date
+from typing import NamedTuple
+
+CERTAIN = 1.96  # standard deviations of an interval of 95 %
+LEAST = 0.05  # half-width of a range, as a share of its middle: the model has other errors
+UNITS = {"friction": "", "payload": "of the mass", "delay": "s"}  # others are factors
+
+
+class Estimate(NamedTuple):
+    """A number, and the half-width of its interval of 95 %."""
+
+    value: float
+    margin: float
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Low and high of the interval, at least 5 % to each side."""
+        wide = max(self.margin, LEAST * abs(self.value))
+        return self.value - wide, self.value + wide
+
+
+class Source(NamedTuple):
+    """A log, the digest of the controller in it, and what is to be said of it."""
+
+    file: str
+    digest: str
+    lines: list[str]
+
+
+def table(estimates: dict[str, Estimate]) -> str:
+    """Estimates as a table for people."""
+    lines = [f"{'':16}{'estimate':>10}{'± (95 %)':>10}   range"]
+    for name, x in estimates.items():
+        low, high = x.range
+        unit = UNITS.get(name, "of the model's")
+        numbers = f"{x.value:10.4f}{x.margin:10.4f}   {low:.4f} to {high:.4f} {unit}"
+        lines.append(f"{name:16}{numbers}".rstrip())
+    return "\n".join(lines)
+
+
+def as_yaml(name: str, estimates: dict[str, Estimate], sources: list[Source], mass: float) -> str:
+    """The text of conf/ranges/<name>.yaml; `mass` of the whole robot [kg] makes kg of a payload."""
+    lines = [f"# Identified on {date.today()} from"]
+    for source in sources:
+        lines.append(f"#   {source.file}, of the controller {source.digest}")
+        lines += [f"#   {line}" for line in source.lines]
+    lines += ["# Each range is an interval of 95 %, and at least ±5 %.", f"name: {name}"]
+    if "delay" in estimates:
+        low, high = estimates["delay"].range
+        lines += ["robot:", "  actuator:", f"    delay: [{max(low, 0):.4f}, {high:.4f}] # s"]
+    entries = []
+    for what, x in estimates.items():
+        if what == "delay":
+            continue
+        how = {
+            "friction": ", how: set",
+            "armature": ", how: scale",
+            "joint_friction": ", how: scale",
+        }
+        low, high = (end * mass if what == "payload" else max(end, 0.01) for end in x.range)
+        ends = f"kind: uniform, low: {low:.4f}, high: {high:.4f}"
+        entries.append(f"    {what}: {{{ends}{how.get(what, '')}}}")
+    if entries:
+        lines += ["task:", "  randomise:", *entries]
+    return "\n".join([*lines, ""])

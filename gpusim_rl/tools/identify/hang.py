@@ -1,0 +1,299 @@
+"""What a robot that hangs tells of its joints: gains, rotor inertia, dry friction and delay.
+
+The base is held, the joints follow targets that excite them, and MuJoCo repeats the log with other
+numbers until angles and speeds agree. One factor of each quantity holds for all joints.
+
+    log = read("hang.mcap")
+    fit = identify(of_log(log))
+    print(fit.text)
+"""
+
+import copy
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import mujoco
+import numpy as np
+from mujoco import rollout
+
+from gpusim_rl.core.paths import install
+from gpusim_rl.robots.models import compile_spec, converged
+from gpusim_rl.robots.servos import driven_joints
+from gpusim_rl.tools.identify.estimates import CERTAIN, Estimate
+
+Array = np.ndarray
+# Quantity → its model fields, with the column of the last axis if it is one number of several. The
+# factor of each scales what the model has.
+FACTORS: dict[str, list[tuple[str, int | None]]] = {
+    "kp": [("actuator_gainprm", 0), ("actuator_biasprm", 1)],
+    "kd": [("actuator_biasprm", 2)],
+    "damping": [("dof_damping", None)],
+    "armature": [("dof_armature", None)],
+    "joint_friction": [("dof_frictionloss", None)],
+}
+NAMES = (*FACTORS, "delay")
+GUESS = dict.fromkeys(FACTORS, 1.0) | {"delay": 0.01}  # s
+LOWEST = dict.fromkeys(FACTORS, 0.05) | {"delay": 0.0}
+HIGHEST = dict.fromkeys(FACTORS, 20.0) | {"delay": 0.2}
+STEP = dict.fromkeys(FACTORS, 3e-3) | {"delay": 3e-4}  # of finite differences; s
+FIRST = 12.0  # s of a log that are fitted before all of it
+DEPENDENT = 0.2  # smallest singular value of two columns of length 1: 0 if they are parallel
+BEGIN = 0.5  # s of a log, in which the motion forgets how it began
+REST, RISE = 2.0, 1.0  # s in which a robot stands before it is excited, and until it is in full
+AMPLITUDE = 0.25  # rad, of all sines of a joint together
+SINES, SLOWEST, FASTEST = 5, 0.2, 6.0  # of each joint, and their frequencies [Hz]
+STILL = 0.5  # s after which a joint whose target does not change stands
+NOISE = {"angles": 0.005, "speeds": 0.1}  # rad and rad/s, unless the log shows it
+LEAST = {"angles": 1e-4, "speeds": 1e-3}  # of an encoder
+
+
+@dataclass(frozen=True)
+class Motion:
+    """T rows of a robot that hangs, its joints in the order of the actuators.
+
+    Attributes:
+        mjcf: the text of the model.
+        time: (T,) [s].
+        angles, speeds: (T, nu) as measured [rad], [rad/s].
+        targets: (T, nu) that were sent right after each row was measured [rad].
+    """
+
+    mjcf: str
+    time: Array
+    angles: Array
+    speeds: Array
+    targets: Array
+
+    def until(self, seconds: float) -> "Motion":
+        """Its first seconds."""
+        rows = self.time <= self.time[0] + seconds
+        kept = {name: x[rows] for name, x in vars(self).items() if name != "mjcf"}
+        return Motion(self.mjcf, **kept)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a motion tells.
+
+    Attributes:
+        estimates: quantity → its factor, or the delay [s].
+        dependent: pairs of quantities that only act together. The second of each is left as the
+            model has it.
+        nominal, fitted: the root mean square of what the model as it is, and as it was fitted,
+            differs from the log by, over the noise of the readings.
+        noise: of angles [rad] and speeds [rad/s].
+    """
+
+    estimates: dict[str, Estimate]
+    dependent: list[tuple[str, str]]
+    nominal: float
+    fitted: float
+    noise: dict[str, float]
+
+    def lines(self) -> list[str]:
+        """What is to be said of it beside the estimates."""
+        lines = [
+            f"{first} and {second} are one number: {first} has what both do,"
+            f" with {second} as in the model"
+            for first, second in self.dependent
+        ]
+        errors = f"{self.nominal:.1f} times the noise of the readings, {self.fitted:.2f} as fitted"
+        return [*lines, f"the model as it is errs by {errors}"]
+
+
+class Hung:
+    """A model whose base is held, and what its joints do for numbers of `NAMES`.
+
+    Raises:
+        ValueError: an actuator is no position servo of a joint.
+    """
+
+    def __init__(self, motion: Motion):
+        self.model = hung_model(motion.mjcf)
+        self.motion, m = motion, self.model
+        joints = np.array(driven_joints(m))
+        if (joints < 0).any() or not (m.actuator_biasprm[:, 1] < 0).all():
+            raise ValueError("identify: all actuators must be position servos of joints")
+        self.dofs, self.places = m.jnt_dofadr[joints], m.jnt_qposadr[joints]
+        self.timestep = h = m.opt.timestep
+        self.ends = np.arange(motion.time[0], motion.time[-1] + h, h)  # of timesteps [s]
+        spans = np.diff(motion.time)[:, None] * motion.targets[:-1]
+        self.area = np.vstack([0 * motion.targets[:1], spans.cumsum(0)])  # ∫ target dt
+        self.rows = motion.time >= motion.time[0] + BEGIN
+        self.state = self.first_state()
+        self.data = mujoco.MjData(m)
+
+    def first_state(self) -> Array:
+        """The state that a log begins with, as MuJoCo's rollout takes it."""
+        data, m = mujoco.MjData(self.model), self.model
+        if m.nkey:
+            mujoco.mj_resetDataKeyframe(m, data, 0)
+        data.qpos[self.places] = self.motion.angles[0]
+        data.qvel[self.dofs] = self.motion.speeds[0]
+        kind = mujoco.mjtState.mjSTATE_FULLPHYSICS
+        state = np.empty(mujoco.mj_stateSize(m, kind))
+        mujoco.mj_getState(m, data, state, kind)
+        return state
+
+    def controls(self, delay: float) -> Array:
+        """(N, nu) the mean target of each timestep, `delay` seconds late [rad]."""
+        time, first = self.motion.time, self.motion.targets[0]
+        late = self.ends - delay
+        columns = [np.interp(late, time, area) for area in self.area.T]
+        area = np.stack(columns, 1) + np.minimum(late - time[0], 0)[:, None] * first
+        return np.diff(area, axis=0) / self.timestep
+
+    def changed(self, numbers: dict[str, float]) -> mujoco.MjModel:
+        """The model with factors of its fields."""
+        model = copy.copy(self.model)
+        for name, fields in FACTORS.items():
+            for field, column in fields:
+                values = getattr(model, field)
+                values = values if column is None else values[:, column]
+                values *= numbers[name]
+        return model
+
+    def __call__(self, numbers: dict[str, float]) -> tuple[Array, Array]:
+        """(T', nu) angles and speeds of the rows that count."""
+        controls = self.controls(numbers["delay"])
+        model = self.changed(numbers)
+        states: Any = rollout.rollout(model, self.data, self.state[None], controls[None])[0]
+        states = np.vstack([self.state, states[0]])
+        # time, qpos, qvel; between two timesteps a state is interpolated
+        at = (self.motion.time[self.rows] - self.ends[0]) / self.timestep
+        before = np.minimum(at.astype(int), len(states) - 2)
+        part = (at - before)[:, None]
+        states = (1 - part) * states[before] + part * states[before + 1]
+        return states[:, 1 + self.places], states[:, 1 + model.nq + self.dofs]
+
+
+def excitation(pose: Array, dt: float, seconds: float, *, seed: int) -> Array:
+    """(T, nu) targets [rad] about a pose (nu,), a row for each dt [s]: sums of sines.
+
+    The robot stands for `REST` seconds first, which show the noise of its readings. No joint is
+    moved by more than `AMPLITUDE`.
+    """
+    rng, nu = np.random.default_rng(seed), len(pose)
+    time = np.arange(round(seconds / dt))[:, None] * dt
+    frequency = rng.uniform(SLOWEST, FASTEST, (SINES, 1, nu))
+    phase = rng.uniform(0, 2 * np.pi, (SINES, 1, nu))
+    waves = (np.sin(2 * np.pi * frequency * time + phase) / np.sqrt(frequency)).sum(0)
+    rise = np.clip((time - REST) / RISE, 0, 1)
+    return pose + AMPLITUDE * rise * waves / np.abs(waves).max(0)
+
+
+def hung_model(mjcf: str) -> mujoco.MjModel:
+    """The model of a text without free joints and contacts, with a solver that converges.
+
+    One that stops early makes a rough surface of what is fitted.
+    """
+    spec = mujoco.MjSpec.from_string(mjcf)
+    for joint in [x for x in spec.joints if x.type == mujoco.mjtJoint.mjJNT_FREE]:
+        spec.delete(joint)
+    for key in list(spec.keys):
+        spec.delete(key)
+    for sensor in list(spec.sensors):
+        spec.delete(sensor)
+    for geom in spec.geoms:
+        geom.contype = geom.conaffinity = 0
+    return converged(compile_spec(spec))
+
+
+def noise_of(motion: Motion) -> dict[str, float]:
+    """Standard deviations of angles [rad] and speeds [rad/s] while the targets stand still."""
+    changed = np.abs(np.diff(motion.targets, axis=0)).max(1, initial=0) > 1e-9
+    times = np.concatenate([motion.time[:1], motion.time[1:][changed]])
+    last = times[np.searchsorted(times, motion.time, side="right") - 1]
+    still = motion.time - last >= STILL
+    still &= np.cumsum(np.r_[False, changed]) == 0  # before the first change alone
+    if still.sum() < 20:
+        return dict(NOISE)
+    values = {"angles": motion.angles, "speeds": motion.speeds}
+    return {
+        name: max(float(np.sqrt(x[still].var(0, ddof=1).mean())), LEAST[name])
+        for name, x in values.items()
+    }
+
+
+class Residual:
+    """What a model with other numbers differs from a motion by, over the noise of the readings.
+
+    Args:
+        names: the quantities whose numbers are arguments; all others are those of `GUESS`.
+    """
+
+    def __init__(self, motion: Motion, noise: dict[str, float], names: list[str]):
+        self.hung, self.names, self.noise = Hung(motion), names, noise
+        self.measured = motion.angles[self.hung.rows], motion.speeds[self.hung.rows]
+
+    def __call__(self, values: Array) -> Array:
+        """(n,) for the numbers of the names."""
+        predicted = self.hung(GUESS | dict(zip(self.names, values, strict=True)))
+        parts = zip(predicted, self.measured, self.noise.values(), strict=True)
+        return np.concatenate([((x - y) / s).ravel() for x, y, s in parts])
+
+    def jacobian(self, values: Array) -> Array:
+        """(n, names) by central differences: one-sided ones miss the end of a flat valley."""
+        columns = []
+        for i, name in enumerate(self.names):
+            up, down = values.copy(), values.copy()
+            up[i] += STEP[name]
+            down[i] = max(down[i] - STEP[name], LOWEST[name])
+            columns.append((self(up) - self(down)) / (up[i] - down[i]))
+        return np.stack(columns, 1)
+
+
+# Why: docs/decisions/0100-least-squares-through-mujoco.md
+def identify(motion: Motion) -> Fit:
+    """Fit the numbers of `NAMES` by least squares: to the first seconds, then to all.
+
+    Raises:
+        ValueError: the motion does not fit its model, or scipy is missing.
+    """
+    try:
+        from scipy.optimize import least_squares
+    except ImportError:
+        raise ValueError(f"identify needs scipy: {install('identify')}") from None
+    noise, first = noise_of(motion), motion.until(FIRST)
+    names = [name for name in NAMES if name not in without(hung_model(motion.mjcf))]
+    start = Residual(first, noise, names)
+    pairs = dependent(start.jacobian(np.array([GUESS[x] for x in names])), names)
+    names = [x for x in names if x not in {second for _, second in pairs}]
+    values, low, high = (np.array([x[name] for name in names]) for x in (GUESS, LOWEST, HIGHEST))
+    whole = Residual(motion, noise, names)
+    how = {"bounds": (low, high), "x_scale": "jac", "xtol": 1e-5, "ftol": 1e-6}
+    for residual in (Residual(first, noise, names), whole):
+        jacobian: Any = residual.jacobian  # scipy's types know its names alone
+        result = least_squares(residual, values, jacobian, **how)
+        values = result.x
+    nominal = whole(np.array([GUESS[x] * (x != "delay") for x in names]))
+    ratio = float(np.sqrt((result.fun**2).mean()))
+    covariance = np.linalg.inv(result.jac.T @ result.jac) * max(ratio, 1.0) ** 2
+    margins = CERTAIN * np.sqrt(np.diag(covariance))
+    estimates = {
+        name: Estimate(float(x), float(margin))
+        for name, x, margin in zip(names, values, margins, strict=True)
+    }
+    return Fit(estimates, pairs, float(np.sqrt((nominal**2).mean())), ratio, noise)
+
+
+def without(model: mujoco.MjModel) -> list[str]:
+    """The quantities of which a model has none to scale."""
+    return [
+        name
+        for name, fields in FACTORS.items()
+        if not any(getattr(model, x)[..., slice(None) if c is None else c].any() for x, c in fields)
+    ]
+
+
+def dependent(jacobian: Array, names: list[str]) -> list[tuple[str, str]]:
+    """Pairs of columns that are nearly parallel, by the smaller of their two singular values."""
+    columns = jacobian / np.linalg.norm(jacobian, axis=0).clip(1e-12)
+    pairs = combinations(range(len(names)), 2)
+    small = [
+        (i, j)
+        for i, j in pairs
+        if np.linalg.svd(columns[:, [i, j]], compute_uv=False)[-1] < DEPENDENT
+    ]
+    return [(names[i], names[j]) for i, j in small]

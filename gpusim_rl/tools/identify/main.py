@@ -1,0 +1,203 @@
+"""What logs of a robot say of its simulation: `python -m gpusim_rl.identify LOG … [KEY=VALUE …]`.
+
+A log that has no command is of a robot that hangs and is excited. It tells of the joints. One that
+has is of a robot that walks under a policy. It tells of ground, load and delay. The ranges are
+written for `train.py ranges=NAME`.
+
+Keys:
+
+    policy   file of the controller that walked (.onnx)
+    out      file to write (default: conf/ranges/ and the first log's name, ending in .yaml)
+    robots   that walk in simulation to be compared (default: 192)
+    seed     of their numbers (default: 0)
+
+Two words come before a policy's file instead of logs:
+
+    excite   POLICY.onnx targets.npy: the targets [rad] of a robot that hangs, a row a control step
+    simulate POLICY.onnx [hang.mcap] [walk.mcap]: logs of a simulated robot with drawn numbers
+
+with the keys `seconds` of each (default: 60) and `seed`. docs/identify.md has an example. Exits
+with 0, or with 2 and one line for a mistake.
+"""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpusim_rl.config import validate
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.core import errors
+from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.deploy.onboard.log import Recording, read
+from gpusim_rl.deploy.onboard.verdict import digest
+from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.gate.robot import make_robot
+from gpusim_rl.tools.identify import hang, simulated, walk
+from gpusim_rl.tools.identify.estimates import Estimate, Source, as_yaml, table
+
+DEFAULTS = {"policy": "", "out": "", "robots": str(walk.ROBOTS), "seed": "0"}
+LONGEST = 60.0  # s of a walk that are looked at
+GAP = 3  # control steps between two rows that are still one motion
+Array = np.ndarray
+
+
+def main(words: list[str]) -> None:
+    """Read the logs, identify, print and write; or make targets, or logs of a simulated robot."""
+    if not words or {"-h", "--help"} & set(words):
+        print(__doc__)
+        raise SystemExit(0 if words else 2)
+    with errors.one_line_errors(), torch_threads(1):
+        makers = {"excite": excite, "simulate": simulate}
+        if words[0] in makers:
+            makers[words[0]](*arguments(words[1:], {"seconds": "60", "seed": "0"}))
+        else:
+            identify_logs(*arguments(words, DEFAULTS))
+
+
+def arguments(words: list[str], defaults: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """(files, key → value) of a command line; ValueError at an unknown key, or without a file."""
+    files = [word for word in words if "=" not in word]
+    pairs = dict(word.split("=", 1) for word in words if "=" in word)
+    wrong = [f"{key}={x}" for key, x in pairs.items() if key not in defaults]
+    if wrong or not files:
+        expected = f"expected files, and perhaps KEY=VALUE of {', '.join(defaults)}"
+        raise ValueError(f"{' '.join(wrong or words)}: {expected}")
+    return files, defaults | pairs
+
+
+def whole(values: dict[str, str], key: str, least: int) -> int:
+    """The whole number of a key; ValueError if it is none, or below the least."""
+    if not values[key].isdecimal() or not least <= int(values[key]) < 1 << 31:
+        raise ValueError(f"{key}={values[key]}: expected a whole number of at least {least}")
+    return int(values[key])
+
+
+def identify_logs(files: list[str], values: dict[str, str]) -> None:
+    """Identify what logs tell, print it, and write the ranges."""
+    name = Path(files[0]).stem.replace("-", "_").replace(".", "_")
+    out = Path(values["out"] or f"conf/ranges/{name}.yaml")
+    robots, seed = whole(values, "robots", 16), whole(values, "seed", 0)
+    if not values["out"]:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    validate.writable("out", str(out), (".yaml",), files)
+    if not out.stem.isidentifier():
+        raise ValueError(f"out={out}: expected letters, digits and _ for ranges={out.stem}")
+    logs = [(file, read(file)) for file in files]
+    estimates: dict[str, Estimate] = {}
+    sources, mass = [], 0.0
+    for file, log in sorted(logs, key=lambda x: is_walk(x[1])):  # those of hanging first
+        lines = []
+        if is_walk(log):
+            policy = policy_of(log, file, values["policy"])
+            estimates |= of_walk(log, file, policy, estimates, robots=robots, seed=seed)
+            robot = make_robot(policy)
+            mass = float(robot.model.body_subtreemass[robot.base])
+        else:
+            fit = hang.identify(motion(log, file))
+            estimates, lines = estimates | fit.estimates, fit.lines()
+        sources.append(Source(file, log.digest, lines))
+    print(table(estimates))
+    for source in sources:
+        print("\n".join(source.lines))
+    out.write_text(as_yaml(out.stem, estimates, sources, mass))
+    print(f"wrote {out}: train.py ranges={out.stem}")
+
+
+def is_walk(log: Recording) -> bool:
+    """Whether a policy drove the robot, by a command."""
+    return bool(np.isfinite(log.command).any())
+
+
+def of_walk(
+    log: Recording, file: str, policy: Policy, joints: dict[str, Estimate], **how: int
+) -> dict[str, Estimate]:
+    """What the longest walk of a log tells."""
+    rows, settings = longest_walk(log, file), compose_plain("play", ["mode=gate"])["gate"]
+    readings = {name: x[rows] for name, x in log.readings.items()}
+    arrays = readings, log.targets[rows], log.command[rows]
+    return walk.identify(policy, *arrays, settings, joints=joints, **how)
+
+
+def motion(log: Recording, file: str) -> hang.Motion:
+    """The rows of a robot that hangs; ValueError if there are few, or one comes late."""
+    readings = [joints(log, name, file) for name in ("joint_pos", "joint_vel")]
+    good = np.isfinite(np.hstack([*readings, log.targets])).all(1)
+    time = log.time[good]
+    late = np.flatnonzero(np.diff(time) > GAP * log.dt)
+    if len(late):
+        raise ValueError(
+            f"{file}: {np.diff(time)[late[0]]:.3g} s without a row after {time[late[0]]:.6g} s"
+        )
+    if len(time) < 2 or time[-1] - time[0] < 2 * (hang.REST + hang.RISE):
+        raise ValueError(f"{file} has {len(time)} rows of a robot that hangs: too few")
+    angles, speeds = (x[good] for x in readings)
+    return hang.Motion(log.mjcf, time, angles, speeds, log.targets[good])
+
+
+def joints(log: Recording, name: str, file: str) -> Array:
+    """(T, nu) a reading of joints, in the order of the targets; ValueError if the log has none."""
+    about = {x["name"]: x.get("joints", []) for x in log.about["inputs"]}
+    missing = [x for x in log.joints if x not in about.get(name, [])]
+    if missing:
+        raise ValueError(f"{file} has no {name} of joint {missing[0]}")
+    return log.readings[name][:, [about[name].index(x) for x in log.joints]]
+
+
+def policy_of(log: Recording, file: str, path: str) -> Policy:
+    """The controller that walked; ValueError unless it is the one of policy=."""
+    if not path:
+        raise ValueError(f"{file} is of a robot that walks: name its controller with policy=FILE")
+    policy = Policy(path)
+    if digest(policy.data) != log.digest:
+        raise ValueError(f"policy={path} is not the controller of {file}")
+    return policy
+
+
+def longest_walk(log: Recording, file: str) -> slice:
+    """The longest part of a log in which the policy ran without a restart, up to `LONGEST`.
+
+    Raises:
+        ValueError: the policy never ran.
+    """
+    arrays = [log.command, log.targets, *log.readings.values()]
+    runs = (log.phase == "run") & (log.gain == 1) & np.isfinite(np.hstack(arrays)).all(1)
+    late = np.r_[False, np.diff(log.time) > GAP * log.dt]
+    edges = np.flatnonzero(np.r_[True, ~runs[1:] | ~runs[:-1] | log.restart[1:] | late[1:], True])
+    first, last = max(pairwise(edges), key=lambda ends: ends[1] - ends[0])
+    if not runs[first]:
+        raise ValueError(f"{file}: the policy never ran")
+    return slice(int(first), int(min(last, first + LONGEST / log.dt)))
+
+
+def excite(files: list[str], values: dict[str, str]) -> None:
+    """Write the targets of a robot that hangs, for a program that drives a real one."""
+    if len(files) != 2:
+        raise ValueError(f"{' '.join(files)}: expected POLICY.onnx and targets.npy")
+    validate.writable("targets", files[1], (".npy",), files[:1])
+    policy, seconds = Policy(files[0]), whole(values, "seconds", 6)
+    pose = np.array(policy.outputs["safe_pose"], float)
+    targets = hang.excitation(pose, policy.dt, seconds, seed=whole(values, "seed", 0))
+    np.save(files[1], targets)
+    print(f"wrote {files[1]}: {len(targets)} rows of {len(pose)} targets [rad], each {policy.dt} s")
+
+
+def simulate(files: list[str], values: dict[str, str]) -> None:
+    """Write the logs of a simulated robot, and print its numbers."""
+    if not 2 <= len(files) <= 3:
+        raise ValueError(
+            f"{' '.join(files)}: expected POLICY.onnx, hang.mcap and perhaps walk.mcap"
+        )
+    for file in files[1:]:
+        validate.writable("log", file, (".mcap",), files[:1])
+    policy, seconds = Policy(files[0]), whole(values, "seconds", 6)
+    seed = whole(values, "seed", 0)
+    numbers = simulated.draw(seed)
+    print("  ".join(f"{name} {x:.4g}" for name, x in numbers.items()))
+    simulated.write_hanging(Path(files[1]), policy, numbers, seconds, seed)
+    if files[2:]:
+        settings: Any = compose_plain("play", ["mode=gate"])["gate"]
+        stood = simulated.write_walking(Path(files[2]), policy, numbers, settings, seconds, seed)
+        if not stood:
+            errors.warn(f"warning: the robot of {files[2]} fell")

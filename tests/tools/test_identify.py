@@ -1,0 +1,212 @@
+"""Identification: the numbers of simulated robots are told by their logs, and become ranges."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from gpusim_rl.config import compose, resume
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.recipe import apply_ranges
+from gpusim_rl.deploy.onboard.log import read
+from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.gate.robot import make_robot
+from gpusim_rl.gate.scenarios import Plan
+from gpusim_rl.gate.worlds import Worlds
+from gpusim_rl.tools.identify import hang, main, simulated, walk
+from gpusim_rl.tools.identify.estimates import Estimate
+from tests.worlds import ROOT, check_words
+
+DEMO = ROOT / "gpusim_rl" / "demo" / "quadruped.onnx"
+ARM = """
+<mujoco>
+  <option timestep="0.005" integrator="implicitfast"/>
+  <default><joint axis="0 1 0" armature="0.02" damping="0.5" frictionloss="0.1"/>
+  <position kp="40" kv="1"/><geom type="capsule" size="0.02 0.1" pos="0 0 -0.1"/></default>
+  <worldbody><body><freejoint/><geom/>
+    <body><joint name="a"/><geom/><body pos="0 0 -0.2"><joint name="b"/><geom/></body></body>
+  </body></worldbody>
+  <actuator><position joint="b"/><position joint="a"/></actuator>
+</mujoco>
+"""
+TRUTH = {"kp": 0.85, "kd": 1.25, "armature": 1.6, "joint_friction": 1.8, "delay": 0.024}
+
+
+@pytest.fixture(scope="module")
+def arm() -> hang.Motion:
+    """What an arm of two joints measures in 12 s, whose actuators are in another order."""
+    policy: Any = SimpleNamespace(mjcf=ARM, dt=0.02, outputs={"safe_pose": [0.3, -0.2]})
+    return simulated.hanging(policy, TRUTH, 12.0, seed=1)
+
+
+@pytest.fixture(scope="module")
+def fit(arm) -> hang.Fit:
+    """What they tell."""
+    return hang.identify(arm)
+
+
+def test_a_hanging_robot_tells_its_joints(fit):
+    """Each number within four deviations, few of them wide; what is left is the noise."""
+    widest = {"kp": 0.04, "kd": 0.08, "armature": 0.12, "joint_friction": 0.6, "delay": 1e-3}
+    assert {*fit.estimates} == {*TRUTH}
+    for name, truth in TRUTH.items():
+        estimate = fit.estimates[name]
+        assert abs(estimate.value - truth) < 2 * estimate.margin < 2 * widest[name], name
+    assert fit.nominal > 4 and abs(fit.fitted - 1) < 0.1
+    assert fit.noise == pytest.approx(hang.NOISE, rel=0.2)
+
+
+def test_a_dependent_pair_is_named(fit):
+    """The damping of servos and of joints is one number, and only the first of both is fitted."""
+    assert fit.dependent == [("kd", "damping")] and "damping" not in fit.estimates
+    assert fit.lines()[0].startswith("kd and damping are one number")
+    a, b = np.eye(50)[:2]
+    assert hang.dependent(np.stack([a, b, a + 0.01 * b], 1), ["a", "b", "c"]) == [("a", "c")]
+
+
+def test_controls_are_means_of_late_targets():
+    """The target of each timestep is the mean of what is due in it, at any delay."""
+    targets = np.array([[0.0], [1.0], [3.0], [3.0]])
+    still = np.zeros((4, 2))
+    motion = hang.Motion(ARM, 0.02 * np.arange(4), still, still, targets.repeat(2, 1))
+    hung = hang.Hung(motion)
+    fine = np.repeat(targets[:, 0], 16)  # sixteenths of a control step, quarters of a timestep
+    for quarters in (0, 1, 4, 11):
+        late = np.r_[np.zeros(quarters), fine][: 3 * 16].reshape(-1, 4).mean(1)
+        controls = hung.controls(quarters * 0.005 / 4)[: len(late)]
+        np.testing.assert_allclose(controls, late[:, None].repeat(2, 1), atol=1e-9)
+
+
+def test_excitation():
+    """It rests, keeps to its amplitude, and begins at the pose."""
+    pose = np.array([0.5, -1.0])
+    targets = hang.excitation(pose, 0.02, 20.0, seed=0)
+    assert targets.shape == (1000, 2) and (targets[:101] == pose).all()
+    assert 0.2 < np.abs(targets - pose).max() <= 0.25
+
+
+def test_ridge_leaves_one_out():
+    """The estimate is the ridge's, and the margin that of the errors of rows left out."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 30))
+    truth = rows[:, 0] + 0.5 * rows[:, 1] + 0.1 * rng.normal(size=40)
+    x = (rows - rows.mean(0)) / (rows.std(0) + 1e-6)
+    y, left_out = truth - truth.mean(), {}
+    for strength in walk.STRENGTHS:
+        errors = []
+        for i in range(40):
+            kept = np.arange(40) != i
+            gram = x[kept].T @ x[kept] + strength * np.eye(30)
+            errors.append(x[i] @ np.linalg.solve(gram, x[kept].T @ y[kept]) - y[i])
+        left_out[strength] = np.sqrt(np.mean(np.square(errors)))
+    best = min(left_out, key=left_out.__getitem__)
+    weights = np.linalg.solve(x.T @ x + best * np.eye(30), x.T @ y)
+    estimate = walk.ridge(rows, truth, rows[:1])
+    assert estimate.value == pytest.approx(x[0] @ weights + truth.mean())
+    assert estimate.margin == pytest.approx(1.96 * left_out[best])
+
+
+def test_late_targets_in_the_gate():
+    """Targets act late by each robot's own delay, and nothing differs without one."""
+    robot, gate = make_robot(Policy(DEMO)), compose_plain("play", ["mode=gate"])["gate"]
+    plan = Plan(robot, "normal", 3, 1, gate, 0)
+    prompt = Worlds([plan])
+    assert (plan.late == 0).all() and prompt.sim is prompt.native
+    late = Plan(robot, "normal", 3, 1, gate | {"late": [0.01, 0.03]}, 0)
+    assert ((late.late >= 0.01) & (late.late <= 0.03)).all() and len({*late.late}) == 3
+    plan.late = np.array([0.0, 0.02, 0.02])
+    worlds, every = Worlds([plan]), np.ones(3, bool)
+    start = worlds.qpos.copy()
+    worlds.ctrl[:] = robot.policy.outputs["safe_pose"]
+    worlds.ctrl[:2] += 0.3
+    assert not worlds.step(every).any()
+    moved = np.abs(worlds.qpos - start)[:, 7:].max(1)
+    assert moved[0] > 0.05 > moved[1]
+    worlds.step(every)
+    assert np.abs(worlds.qpos - start)[1, 7:].max() > 0.05
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory) -> Path:
+    """A folder with the logs of a simulated robot, and what they tell."""
+    here = tmp_path_factory.mktemp("logs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        main.main(["simulate", str(DEMO), "hang.mcap", "walk.mcap", "seconds=9", "seed=4"])
+        main.main(["hang.mcap", "walk.mcap", f"policy={DEMO}", "robots=16"])
+    return here
+
+
+def test_ranges_hold_the_robot(logs):
+    """A log of each kind ends in a file of ranges, which says where they come from."""
+    text = (logs / "conf" / "ranges" / "hang.yaml").read_text()
+    assert "hang.mcap" in text and read(logs / "walk.mcap").digest in text
+    values, truth = yaml.safe_load(text), simulated.draw(4)
+    assert values["name"] == "hang" and "are one number" in text
+    low, high = values["robot"]["actuator"]["delay"]
+    assert low < truth["delay"] < high < 1.2 * low
+    drawn = values["task"]["randomise"]
+    assert {*drawn} == {"kp", "kd", "armature", "joint_friction", "friction", "payload"}
+    for name in ("kp", "armature", "joint_friction"):
+        assert drawn[name]["low"] < truth[name] < drawn[name]["high"], name
+        assert drawn[name]["high"] >= 1.09 * drawn[name]["low"]
+    assert drawn["friction"]["how"] == "set"
+
+
+def test_a_training_takes_the_ranges(logs, monkeypatch):
+    """ranges=NAME wins over task and recipe, the command line over it, and a run keeps its name."""
+    monkeypatch.chdir(logs)
+    drawn = yaml.safe_load(Path("conf/ranges/hang.yaml").read_text())["task"]["randomise"]
+    words = ("task=quadruped", "recipe=robot", "ranges=hang")
+    cfg = check_words(*words, "task.randomise.kp.high=2.5")
+    now = cfg.plain["task"]["randomise"]
+    assert now["payload"]["low"] == drawn["payload"]["low"] != -2.0
+    assert now["kp"]["low"] == drawn["kp"]["low"] and now["kp"]["high"] == 2.5
+    assert cfg.robot.actuator.delays[0] > 0
+    with pytest.raises(ValueError, match="unknown ranges 'no': choose one of hang, none"):
+        check_words("task=quadruped", "ranges=no")
+    plain = compose.compose_plain("config", [])
+    with pytest.raises(ValueError, match=r"ranges\.task\.dt: this section cannot change this key"):
+        apply_ranges(plain | {"ranges": {"name": "x", "task": {"dt": 0.1}}}, [])
+    assert "ranges" in resume.FIXED
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["none.mcap"], "No such file"),
+        (["hang.mcap", "speed=1"], "speed=1: expected files, and perhaps KEY=VALUE of policy,"),
+        (["hang.mcap", "robots=2"], "robots=2: expected a whole number of at least 16"),
+        (["hang.mcap", "out=ranges.txt"], "expected a name that ends in .yaml"),
+        (["hang.mcap", "out=my-robot.yaml"], "expected letters, digits and _"),
+        (["walk.mcap"], "name its controller with policy=FILE"),
+        (["excite", str(DEMO)], "expected POLICY.onnx and targets.npy"),
+        (["simulate", str(DEMO)], "expected POLICY.onnx, hang.mcap"),
+        (["excite", str(DEMO), "x.npy", "seconds=1"], "seconds=1: expected a whole number of at"),
+    ],
+)
+def test_mistakes(logs, capsys, monkeypatch, words, says):
+    """Each is answered by one line."""
+    monkeypatch.chdir(logs)
+    with pytest.raises(SystemExit) as stop:
+        main.main(words)
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and says in said and said.count("\n") == 1
+
+
+def test_targets_for_a_robot(tmp_path, monkeypatch, capsys):
+    """`excite` writes a row of targets for each control step."""
+    monkeypatch.chdir(tmp_path)
+    main.main(["excite", str(DEMO), "targets.npy", "seconds=6"])
+    assert np.load("targets.npy").shape == (300, 12)
+    assert re.search("300 rows of 12 targets", capsys.readouterr().out)
+
+
+def test_ranges_have_a_least_width():
+    """An interval narrower than ±5 % becomes ±5 %."""
+    assert Estimate(2.0, 0.01).range == pytest.approx((1.9, 2.1))
+    assert Estimate(2.0, 0.5).range == (1.5, 2.5)
