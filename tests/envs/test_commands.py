@@ -48,6 +48,21 @@ def drawn(command: Command, n: int = 4096) -> torch.Tensor:
     return altered(command=command).draw_command(Rng(3, torch.arange(n)))
 
 
+def test_a_share_of_the_commands_is_at_the_ends():
+    """Each number is at either end of its range in its half of the share, and uniform else."""
+    task = altered(command=Command(parts=(POINT,)))
+    task.share_at_ends = 0.4
+    x = task.draw_command(Rng(3, torch.arange(20_000)))
+    low, high = (torch.tensor(POINT.ends(sign)) for sign in (-1, 1))
+    assert ((x >= low - 1e-6) & (x <= high + 1e-6)).all()
+    for end in (low, high):
+        share = ((x - end).abs() < 1e-6).double().mean(0)
+        torch.testing.assert_close(share, torch.full((3,), 0.2).double(), atol=0.01, rtol=0)
+    inner = (x - low) / (high - low)
+    inner = inner[((inner > 1e-4) & (inner < 1 - 1e-4)).all(1)]
+    torch.testing.assert_close(inner.var(0), torch.full((3,), 1 / 12), atol=0.004, rtol=0)
+
+
 def test_a_center_moves_the_ranges():
     """Positions are uniform about the center, and its ranges are those that are described."""
     position = drawn(POSE)[:, :3]

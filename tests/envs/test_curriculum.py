@@ -5,7 +5,9 @@ import json
 import re
 import shutil
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -131,29 +133,40 @@ def test_an_iteration_with_schedules_reads_nothing():
     assert switch.seen > 500 and ppo.report()()["fault"] == 0
 
 
-MOVING = [
-    (task, f"task.{name}") for task in TASKS for name in scheduled_fields(load_task(task))
-] + [("quadruped", f"algo.{name}") for name in PPO.live]
+MOVING = {task: [f"task.{name}" for name in scheduled_fields(load_task(task))] for task in TASKS}
+MOVING["quadruped"] += [f"algo.{name}" for name in PPO.live]
+# What a number is multiplied by, where half of it would change nothing within some iterations.
+SHARES = {"task.share_standing": 9.0, "algo.clip_value": 0.001, "algo.max_std": 0.01}
 
 
-@pytest.mark.parametrize("task, key", MOVING)
-def test_each_number_is_heeded(task, key):
-    """Two runs with one configuration, whose schedules of one number begin apart, differ after some
-    iterations."""
+@cache
+def live_iteration(task: str) -> tuple[Any, dict, dict]:
+    """An iteration whose numbers are all live, its first state, and its state four iterations
+    later."""
     words = ["algo.num_minibatches=2", "algo.learning_rate=0.01", "task.episode=0.04"]
-    words += [f"task={task}"]
-    last = curriculum.value_of(key, compose.compose_plain("config", words))
-    assert not isinstance(last, dict)
-    wide = {"task.share_standing": (1.0, 9.0), "algo.clip_value": (0.001, 0.1)}
-    wide |= {"algo.max_std": (0.01, 0.03)}
-    states = []
-    for share in wide.get(key, (0.5, 0.75)):
-        first = [share * x for x in last] if isinstance(last, list) else share * (last or 1.0)
-        ppo = build(*words, written({key: schedule(first, last, stop=10**6)}))
+    cfg = check_words(*TINY, *words, f"task={task}", "curriculum=null")
+    ppo = make_iteration(cfg, live=MOVING[task])
+    first = ppo.state()
+    for _ in range(4):
+        ppo.iteration()
+    return ppo, first, ppo.state()
+
+
+@pytest.mark.parametrize("task, key", [(task, key) for task in TASKS for key in MOVING[task]])
+def test_each_number_is_heeded(task, key):
+    """From one state, with another value of one number, a run differs after some iterations; with
+    the same value it does not."""
+    ppo, first, last = live_iteration(task)
+    number = ppo.numbers[key]
+    before = number.clone()
+    other = before * SHARES.get(key, 0.5) if before.any() else before + 0.5
+    for value in (other, before):
+        number.copy_(before)  # what is observed first is of the first state
+        ppo.load(first, "test")
+        number.copy_(value)
         for _ in range(4):
             ppo.iteration()
-        states.append(ppo.state())
-    assert differing(*states)
+        assert bool(differing(ppo.state(), last)) == (value is other)
 
 
 def test_resume_is_exact():
