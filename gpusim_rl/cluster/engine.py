@@ -32,7 +32,7 @@ class ActorLost(RuntimeError):
 class Process:
     """What Ray makes in each process: an `Actor`, once it is told which.
 
-    SIGTERM ends it, but not before the learner has the packet that it works at.
+    SIGTERM ends it. If it works at a packet it ends at the next call, when the learner has that.
     """
 
     busy = leaves = False
@@ -44,7 +44,7 @@ class Process:
         return os.getpid(), self.actor.identity()
 
     def leave(self, *_: Any) -> None:
-        """End now, or after the present call: such as a notice that a rented machine ends."""
+        """End now, or at the next call if one is answered; a rented machine gives such notice."""
         self.leaves = True
         if not self.busy:
             os._exit(0)
@@ -54,9 +54,10 @@ class Process:
         self.busy = True
         if self.leaves:
             os._exit(0)
-        value = getattr(self.actor, method)(*args)
-        self.busy = False
-        return value
+        try:
+            return getattr(self.actor, method)(*args)
+        finally:
+            self.busy = False
 
 
 class Engine:

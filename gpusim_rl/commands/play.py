@@ -309,7 +309,7 @@ def show_log(cfg: dict[str, Any]) -> None:
         for line in robot_log.as_text(cfg["mcap"], log, timeline, result).splitlines():
             print(errors.printable(line), flush=True)
         if cfg["onnx"] and result is None:
-            errors.warn(f"warning: {robot_log.SHORT}")
+            errors.warn(f"warning: {robot_log.why_no_twin(log)}")
         write_out(cfg, json.dumps(robot_log.as_dict(log, timeline, result), indent=2))
         if cfg["report"]:
             robot_log.draw(log, result, alarm, Path(cfg["report"]))

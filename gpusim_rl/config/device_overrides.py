@@ -64,5 +64,5 @@ def choose_device_overrides(cfg: Config) -> tuple[Config, dict[str, Any]]:
     overrides = {
         key: value for key, value in flatten(values).items() if not isinstance(value, dict)
     }
-    kept = {"recipe": {"name": cfg.recipe["name"]}, "ranges": {"name": cfg.ranges["name"]}}
-    return cfg.replace(overrides | {"gpu": {}} | kept), overrides
+    names = {"recipe": {"name": cfg.recipe["name"]}, "ranges": {"name": cfg.ranges["name"]}}
+    return cfg.replace(overrides | {"gpu": {}} | names), overrides

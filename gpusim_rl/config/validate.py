@@ -33,11 +33,14 @@ def check_extras(cfg: Config) -> None:
 
 
 def check_mlflow() -> None:
-    """ValueError unless the client of MLflow is installed, and a server is named."""
+    """ValueError unless the client of MLflow is installed, and a server's address is set."""
     if not find_spec("mlflow"):
         raise ValueError(f"log=mlflow needs mlflow-skinny: {install('mlflow')}")
-    if not os.environ.get("MLFLOW_TRACKING_URI"):
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if not uri:
         raise ValueError("log=mlflow: set MLFLOW_TRACKING_URI, such as to http://127.0.0.1:5000")
+    if not uri.startswith(("http://", "https://")):
+        raise ValueError(f"MLFLOW_TRACKING_URI={uri}: expected an address with http:// or https://")
 
 
 def check_correction(cfg: Config) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.deploy.onboard.log import Recording
-from gpusim_rl.play.twin import TWINS, UPRIGHT, WINDOW, TwinResult
+from gpusim_rl.play.twin import TWINS, UPRIGHT, WINDOW, TwinResult, missing_readings
 from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.film import FPS, HEIGHT, WIDTH, open_video, sampled
 from gpusim_rl.viewer.offscreen import Camera
@@ -20,7 +20,6 @@ from gpusim_rl.viewer.offscreen import Camera
 MAX_LINES = 30  # events that are printed; out= holds all
 OLD, LATE = 2.0, 1.5  # [control steps] age of readings, and time between two steps, that are told
 VERTICAL = "z axis of world"  # what the reading of a robot's tilt means
-SHORT = f"the policy ran for less than {2 * WINDOW:g} s in a row, too short for a twin"
 PHASES = {"rise": "stands up", "run": "the policy runs", "stop": "stops", "off": "off"}
 COLUMNS = 3  # of a picture's panels
 Array = np.ndarray
@@ -45,7 +44,8 @@ def events(log: Recording) -> list[Event]:
             timeline.append(Event(float(time[first]), text(slice(first, end)) + steps))
 
     changes = np.r_[True, log.phase[1:] != log.phase[:-1]][: len(time)]
-    timeline += [Event(float(time[i]), PHASES[log.phase[i]]) for i in np.flatnonzero(changes)]
+    begins = [(float(time[i]), str(log.phase[i])) for i in np.flatnonzero(changes)]
+    timeline += [Event(t, PHASES.get(phase, phase)) for t, phase in begins]
     tell(np.array([*map(bool, log.faults)], bool), lambda i: f"fault: {log.faults[i.start][0]}")
     old = log.age > OLD * log.dt
     tell(old, lambda i: f"readings are up to {log.age[i].max():.3g} s old")
@@ -70,6 +70,13 @@ def verticals(log: Recording) -> dict[str, Array]:
 def command_of(log: Recording) -> dict[str, Any] | None:
     """The description of a log's command; None if its policy follows none."""
     return next((x for x in log.about["inputs"] if x["kind"] == "command"), None)
+
+
+def why_no_twin(log: Recording) -> str:
+    """Why a log was not compared with twins."""
+    if names := missing_readings(log):
+        return f"the log lacks {', '.join(names)}, without which there is no twin"
+    return f"the policy ran for less than {2 * WINDOW:g} s in a row, too short for a twin"
 
 
 def as_text(title: str, log: Recording, timeline: list[Event], result: TwinResult | None) -> str:
@@ -170,7 +177,7 @@ def film(
     they were. ValueError if there is no twin.
     """
     if result is None:
-        raise ValueError(f"there is no film: {SHORT}")
+        raise ValueError(f"there is no film: {why_no_twin(log)}")
     width, height = size or (2 * WIDTH, HEIGHT)
     time = log.time[result.steps] - log.time[result.steps[0]]
     columns = [model.joint(name).qposadr[0] for name in log.joints]

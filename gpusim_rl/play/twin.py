@@ -120,7 +120,7 @@ class Twins:
         values["targets"] = self.sim.ctrl.numpy().copy()
         self.alive &= ~(self.sim.fault().numpy() | self.policy.fault) & self.upright()
         self.sim.step(self.substeps, np.flatnonzero(self.alive))
-        rows = lagged(values).items()
+        rows = add_lag(values).items()
         return {name: np.where(self.alive[:, None], x, np.nan) for name, x in rows}
 
     def upright(self) -> Array:
@@ -138,9 +138,18 @@ def up_axis(quaternion: Array) -> Array:
     return np.stack([2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)], -1)
 
 
-def lagged(values: Values) -> Values:
+def add_lag(values: Values) -> Values:
     """The values of steps with how far the joints are from their targets."""
     return {**values, LAG: values["targets"] - values["joint_pos"]}
+
+
+def missing_readings(log: Recording) -> list[str]:
+    """Readings, or targets, of which a number is never there as the policy runs."""
+    rows = log.phase == "run"
+    if log.restart.any():
+        rows &= np.cumsum(log.restart) > 0
+    values = {**log.readings, "targets": log.targets}
+    return [x for x in values if rows.any() and not np.isfinite(values[x][rows]).any(0).all()]
 
 
 def noise_of(log: Recording) -> dict[str, float]:
@@ -166,8 +175,8 @@ def twins_of(log: Recording, path: Path) -> tuple[TwinResult | None, Any]:
         OSError: there is no such file.
     """
     policy, model = open_onnx(path)
-    if (own := digest(policy.data)) != log.digest:
-        says = f"the log is of the controller {log.digest[:12]}, and {path} is {own[:12]}"
+    if (number := digest(policy.data)) != log.digest:
+        says = f"the log is of the controller {log.digest[:12]}, and {path} is {number[:12]}"
         raise ValueError(f"{says}: name the file that the robot ran")
     with engine_errors(path):
         return compare(log, policy, model, partial(counted, doing="driving the twins")), model
@@ -179,7 +188,9 @@ def compare(
     model: mujoco.MjModel,
     count: Callable[[int], Iterable[int]] = range,
 ) -> TwinResult | None:
-    """Drive the twins through a log, and compare; None if the policy ran for less than two windows.
+    """Drive the twins through a log, and compare.
+
+    None if the policy ran for less than two windows, or a reading is missing in all of its steps.
 
     Args:
         log: of a guard that drove a robot by this policy.
@@ -187,9 +198,11 @@ def compare(
         model: the model of the file.
         count: counts the steps.
     """
-    twins, length = Twins(policy, model, noise_of(log)), round(WINDOW / log.dt)
     runs = np.flatnonzero((log.phase == "run") & (np.cumsum(log.restart) > 0))
-    logs = lagged({**log.readings, "targets": log.targets})
+    if not len(runs) or missing_readings(log):
+        return None
+    twins, length = Twins(policy, model, noise_of(log)), round(WINDOW / log.dt)
+    logs = add_lag({**log.readings, "targets": log.targets})
     window, windows, begins = list[Values](), list[Values](), list[int]()
     qpos, waits, fell = np.zeros((len(runs), model.nq)), 1, np.zeros(TWINS, bool)
     for i in count(len(runs)):
@@ -215,11 +228,11 @@ def compare(
         rows = np.stack([x[t : t + length].mean(0) for t in begins])
         others = np.stack([row[name] for row in windows])
         distances[name] = away(rows, others, LEAST * np.nanstd(x[runs], 0) + SMALLEST)
-    kept = np.isfinite(np.stack(list(distances.values()))).all(0)
-    if not kept.any():
+    finite = np.isfinite(np.stack(list(distances.values()))).all(0)
+    if not finite.any():
         return None
-    distances = {name: x[kept] for name, x in distances.items()}
-    return TwinResult(log.time[begins][kept], distances, int(fell.sum()), runs, qpos)
+    distances = {name: x[finite] for name, x in distances.items()}
+    return TwinResult(log.time[begins][finite], distances, int(fell.sum()), runs, qpos)
 
 
 def away(row: Array, twins: Array, least: Array) -> Array:

@@ -17,10 +17,8 @@ from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.play.player import open_onnx
 
 ROBOTS = 256  # of a batch at most, and of those that wait
-IDLE, DELAY = (
-    5_000_000,
-    1000,
-)  # µs after which a robot is forgotten, and that a batch waits for more
+IDLE = 5_000_000  # µs without a request after which a robot is forgotten
+DELAY = 1000  # µs that a batch waits for more requests
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of a task or a tensor, which names a file, too
 TYPES = {
     "float32": "TYPE_FP32",
@@ -58,11 +56,16 @@ STATE = """    {{
 
 
 def write_repository(cfg: dict[str, Any]) -> None:
-    """Write the directory out= with the policy of onnx=; ValueError or OSError in one line."""
+    """Write the policy of onnx= to the directory out=, which may have models of other tasks.
+
+    ValueError or OSError in one line.
+    """
     policy, _ = open_onnx(Path(cfg["onnx"]))
     name, folder = str(policy.about["task"]), Path(cfg["out"])
     files = {f"{name}/config.pbtxt": config(policy, name).encode()}
-    files[f"{name}/1/model.onnx"] = widened(policy.data).SerializeToString()
+    if (folder / name).exists():
+        raise ValueError(f"out={folder} has a model {name} already: remove {folder / name} first")
+    files[f"{name}/1/model.onnx"] = widen(policy.data).SerializeToString()
     for key, start in policy.start.items():
         files[f"{name}/initial_state/{key}.bin"] = start.tobytes()
     for file, data in files.items():
@@ -103,7 +106,7 @@ def kind_of(entry: dict[str, Any]) -> str:
     return f"data_type: {TYPES[entry['type']]} dims: [ {shape} ]"
 
 
-def widened(data: bytes) -> onnx.ModelProto:
+def widen(data: bytes) -> onnx.ModelProto:
     """The model, in which a tensor that has one number for each robot is (B, 1), and not (B,).
 
     Triton knows no shape without an axis beside that of the batch.

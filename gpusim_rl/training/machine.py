@@ -35,15 +35,17 @@ class Machine:
         self.run, self.process = run, psutil.Process()
         self.labels = {"run": str(run.path), "task": task}
         self.gpu = gpu_readings(device)
-        self.reading: Row = {}  # that no row has yet
-        self.newest: Row = {}
+        # each is assigned whole, and by one thread: the first by that of `read`
+        self.reading: Row = {}
+        self.row: Row = {}  # all newest metrics of rows
+        self.logged = self.reading  # the last reading that is in a row
         self.begun = False
 
     def read(self) -> None:
         """Take a reading, and write the file. Another thread than the training's does this."""
         share = psutil.cpu_percent() / 100  # since the call before, of this thread
         if self.begun:
-            self.reading = {
+            reading: Row = {
                 "system/cpu_share": share,
                 "system/memory_share": psutil.virtual_memory().percent / 100,
                 "system/process_bytes": self.process.memory_info().rss,
@@ -51,21 +53,25 @@ class Machine:
             }
             for name, read in self.gpu.items():
                 with suppress(Exception):  # a part of a card, say, has no power of its own
-                    self.reading[f"system/gpu_{name}"] = read()
-            self.newest = self.newest | self.reading
+                    reading[f"system/gpu_{name}"] = read()
+            self.reading = reading
         self.begun = True
         self.write(running=True)
 
     def log(self, row: Row) -> None:
         """Take a row of metrics, and add the last reading to it if that is new. In place."""
-        reading, self.reading = self.reading, {}
-        row |= reading
-        self.newest = self.newest | row
+        reading = self.reading
+        if reading is not self.logged:
+            row |= reading
+            self.logged = reading
+        self.row = self.row | row
 
     def write(self, running: bool) -> None:
         """Write the file, unless the disk is full or the directory is another run's."""
-        row = self.newest | {"running": running, "written_timestamp_seconds": time.time()}
-        with suppress(OSError):
+        row = self.row | self.reading
+        row |= {"running": running, "written_timestamp_seconds": time.time()}
+        # as a training fails, an error of this file would hide the training's own
+        with suppress(Exception):
             self.run.check_lock()
             write_whole(self.run.path / FILE, text(row, self.labels).encode())
 
@@ -107,12 +113,12 @@ def text(row: dict[str, Any], labels: dict[str, str]) -> str:
         # node_exporter wants the same help of all runs, so no learner's own words
         head = f"# HELP {family} from metrics.jsonl of a training\n# TYPE {family} gauge"
         about = labels | ({"name": part} if slash else {})
-        words = ",".join(f"{label}={quoted(x)}" for label, x in about.items())
+        words = ",".join(f"{label}={quote(x)}" for label, x in about.items())
         families.setdefault(family, [head]).append(f"{family}{{{words}}} {float(value)}")
     return "".join(f"{line}\n" for lines in families.values() for line in lines)
 
 
-def quoted(value: str) -> str:
-    """The value of a label, quoted."""
+def quote(value: str) -> str:
+    """The value of a label, in quotation marks."""
     escaped = value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     return f'"{escaped}"'

@@ -264,9 +264,10 @@ class MLflow:
             logging.getLogger(name).setLevel(logging.ERROR)
         self.task, self.step = logged.config["task"]["name"], logged.done
         self.model = logged.log["registry"] or f"{self.task}-policy"
-        self.client, self.uri = MlflowClient(), os.environ["MLFLOW_TRACKING_URI"]
+        self.uri = os.environ["MLFLOW_TRACKING_URI"]
         try:
             with waiting("waiting for MLflow"):
+                self.client = MlflowClient()
                 self.id = self.begin(logged)
         except Exception as error:
             raise self.no_answer(error) from None

@@ -7,10 +7,12 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from gpusim_rl.cluster import engine
 from gpusim_rl.config import command_line
 from tests.command_lines import refused, run_python
 from tests.shared import shared
@@ -70,6 +72,22 @@ def test_a_packet_that_is_not_finite_is_refused(seen):
 def test_an_actor_that_is_asked_to_end_hands_in_its_packet(seen):
     """After SIGTERM it ends, and no packet is lost."""
     assert seen["on their own"]["handed in"]
+
+
+def test_a_process_is_free_after_an_error(monkeypatch):
+    """SIGTERM ends one at once whose last call has failed, and one that works at its next call."""
+    process, codes = engine.Process(), []
+    monkeypatch.setattr(engine.os, "_exit", codes.append)
+    process.actor = SimpleNamespace(fail=lambda: 1 / 0, work=lambda: process.leave())
+    with pytest.raises(ZeroDivisionError):
+        process.call("fail")
+    process.leave()
+    assert codes == [0]
+    process.leaves = False
+    process.call("work")
+    assert codes == [0]
+    process.call("work")
+    assert codes == [0, 0]
 
 
 def test_another_task_is_refused(seen):

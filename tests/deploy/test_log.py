@@ -1,6 +1,7 @@
 """The log of a robot's control steps: what is written, what is read back, and what is left after
 `kill -9`."""
 
+import hashlib
 import io
 import json
 import signal
@@ -123,13 +124,14 @@ def test_numbers_that_are_not_finite(walk, tmp_path):
     log = Log(tmp_path / "x.mcap", walk.policy)
     values = {"joint_pos": np.array([np.nan, np.inf, -np.inf, *np.zeros(9)])}
     wrong = {"readings": values, "command": np.array([0.1, np.nan, 0.0])}
+    wrong["restart"] = np.True_  # of a program of its own
     log(walk.steps[0])
     log(walk.steps[1] | wrong | {"time": np.nan, "age": np.nan, "faults": ["x is nan"]})
     log.close()
     back = read(tmp_path / "x.mcap")
     assert np.isnan(back.readings["joint_pos"][1, :3]).all() and np.isnan(back.age[1])
     assert np.isnan(back.readings["gyro"][1]).all() and back.faults[1] == ["x is nan"]
-    assert back.time[1] == back.time[0]
+    assert back.time[1] == back.time[0] and [*back.restart] == [False, True]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.999])
@@ -153,19 +155,21 @@ def damaged(data: bytes, what: str) -> bytes:
     if what == "byte":  # in a chunk's steps
         middle = len(data) // 2
         return data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :]
-    if what == "format":
-        return data.replace(b"format\x01\0\0\0" + b"1", b"format\x01\0\0\0" + b"9")
-    return foreign({"about": "{}", "joints": '{"inputs": 3}'}.get(what))
+    if what in ("model", "cut model"):  # a digit of it
+        data = data.replace(b'timestep="0.005"', b'timestep="0.006"')
+        return data[: len(data) * 9 // 10] if what == "cut model" else data
+    return foreign({"about": "{}", "joints": '{"inputs": 3}', "format": "9"}.get(what))
 
 
 def foreign(about: str | None) -> bytes:
-    """An MCAP file of another program; with our metadata, if `about` is given."""
+    """An MCAP file of another program; with our metadata, if `about` is given. "9" is a format."""
     from mcap.writer import Writer
 
     writer = Writer(file := io.BytesIO())
     writer.start()
     if about:
-        values = {"format": "1", "about": about, "mjcf": "", "digest": ""}
+        values = {"format": about if about == "9" else "1", "about": about, "mjcf": ""}
+        values |= {"digest": "", "sha256": hashlib.sha256(about.encode()).hexdigest()}
         writer.add_metadata("gpusim_rl", values)
     channel = writer.register_channel("/tf", "json", 0)
     writer.add_message(channel, 0, b"{}", 0)
@@ -178,6 +182,8 @@ def foreign(about: str | None) -> bytes:
     [
         ("text", "is a damaged MCAP file: not a valid MCAP file"),
         ("byte", "is a damaged MCAP file: "),
+        ("model", "is a damaged MCAP file: crc validation failed in DataEnd"),
+        ("cut model", "is a damaged log: its description or model is not what was written"),
         ("format", "has format '9': this program reads 1"),
         ("foreign", "is no log of a robot: it has no metadata 'gpusim_rl'"),
         ("about", "is a damaged log: KeyError"),
@@ -191,6 +197,37 @@ def test_a_damaged_or_foreign_file_is_one_line(walk, tmp_path, what, says):
     with pytest.raises(ValueError) as error:
         read(path)
     assert str(error.value).startswith(f"{path} {says}") and "\n" not in str(error.value)
+
+
+def test_a_recording_with_other_topics(walk, tmp_path):
+    """Only messages of `/control` are steps, such as where recordings were merged."""
+    from mcap.writer import Writer
+
+    class Merged(Writer):
+        def add_message(self, channel_id: int, log_time: int, *more: Any, **fields: Any) -> None:
+            other = self.register_channel("/battery", "json", 0)
+            super().add_message(other, log_time, b'{"volts": 24.1}', log_time)
+            super().add_message(channel_id, log_time, *more, **fields)
+
+    log = Log(tmp_path / "x.mcap", walk.policy)
+    log.writer.__class__ = Merged
+    for step in walk.steps[:3]:
+        log(step)
+    log.close()
+    np.testing.assert_array_equal(read(tmp_path / "x.mcap").time, read(walk.path).time[:3])
+
+
+def test_readings_are_recorded_before_they_are_cut():
+    """With checks=clamp the policy gets a reading within its range, and the log what was read."""
+    sim, steps = Simulated(runtime.Policy(DEMO)), []
+    guard = Guard(sim.policy, clock=sim.clock, say=str, checks="clamp", record=steps.append)
+    for t in range(40):
+        readings = sim.read()
+        if t == 39:
+            readings["gyro"] = np.array([0.0, 0.0, 99.0])
+        sim.send(guard.act(readings, FORWARD), guard.gain)
+    assert steps[-1]["phase"] == "run" and not steps[-1]["faults"]
+    assert steps[-1]["readings"]["gyro"][2] == 99
 
 
 def test_a_log_that_is_there_is_not_replaced(walk, monkeypatch):

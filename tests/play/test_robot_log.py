@@ -147,6 +147,8 @@ def test_events(logs):
     ):
         assert line in lines
     blank = replace(log, **{x: getattr(log, x)[:0] for x in ("time", "age", "phase", "restart")})
+    walks = made(log, phase=np.where(log.phase == "run", "walk", log.phase))  # of another program
+    assert walks[1] == "0.56 walk"
     assert made(blank, faults=[], readings={x: y[:0] for x, y in log.readings.items()}) == []
 
 
@@ -170,7 +172,8 @@ def test_a_mistake_is_one_line(logs, tmp_path, monkeypatch, capsys, words, says)
     monkeypatch.chdir(tmp_path)
     text = logs[0.0].read_bytes()
     own = read(logs[0.0]).digest.encode()
-    (tmp_path / "other.mcap").write_bytes(text.replace(own, own[::-1]))
+    # cut, since the checksum of all of it stands at the end
+    (tmp_path / "other.mcap").write_bytes(text.replace(own, own[::-1])[: len(text) * 9 // 10])
     places = {"log": logs[0.0], "other": "other.mcap", "demo": DEMO}
     assert show([word.format(**places) for word in words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -186,6 +189,33 @@ def test_a_log_that_is_too_short_for_a_twin(logs, tmp_path, capsys):
     assert twin.compare(short, policy, model) is None
     with pytest.raises(ValueError, match="there is no film: the policy ran for less than 4 s"):
         robot_log.film(short, None, model, tmp_path / "x.mp4", 1, None, None)
+
+
+@pytest.mark.parametrize(
+    "case, says",
+    [
+        ("never begins", "the policy ran for less than 4 s in a row, too short for a twin"),
+        ("hangs", "the log lacks gyro, up, without which there is no twin"),
+        ("no gyro", "the log lacks gyro, without which there is no twin"),
+    ],
+)
+def test_a_log_without_twins(logs, tmp_path, capsys, case, says):
+    """It has its events, and a line that says why; so where the policy never began."""
+    path, whole = tmp_path / "x.mcap", read(logs[0.0])
+    log = Log(path, policy := runtime.Policy(DEMO))
+    for t in range(20):
+        readings = {name: x[40] for name, x in whole.readings.items()}
+        for name in {"never begins": (), "hangs": ("up", "gyro"), "no gyro": ("gyro",)}[case]:
+            del readings[name]
+        step = {"time": policy.dt * t, "age": 0.0, "readings": readings, "gain": 1.0, "faults": []}
+        step |= {"command": np.zeros(3), "targets": whole.targets[40], "restart": False}
+        runs = case != "never begins" and t >= 5
+        step |= {"phase": "run" if runs else "rise", "restart": case == "no gyro" and t == 5}
+        log(step)
+    log.close()
+    assert show([f"mcap={path}", f"onnx={DEMO}"]) == 0
+    out, error = capsys.readouterr()
+    assert "stands up" in out and error == f"warning: {says}\n"
 
 
 def test_a_film_beside_the_twin(logs, tmp_path):

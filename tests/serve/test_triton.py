@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -97,6 +98,18 @@ def test_a_repository_is_the_policy(tmp_path, capsys):
             assert not answer["fault"].any()
 
 
+def test_a_repository_has_several_models(tmp_path, monkeypatch):
+    """A directory that exists is taken, and a model that is there is not replaced."""
+    (tmp_path / "getup").mkdir()
+    words = compose_plain("play", f"mode=triton onnx={DEMO} out={tmp_path}".split())
+    assert choose_mode(words) == "triton"
+    monkeypatch.setattr(triton, "widen", lambda data: onnx.ModelProto())
+    triton.write_repository(words)
+    assert {x.name for x in tmp_path.iterdir()} == {"getup", "quadruped"}
+    with pytest.raises(ValueError, match=f"out={tmp_path} has a model quadruped already: remove"):
+        triton.write_repository(words)
+
+
 def test_names_of_a_stranger(tmp_path):
     """A task that is a path, or closes the quotes, is refused."""
     policy = Policy(DEMO)
@@ -110,7 +123,7 @@ def test_names_of_a_stranger(tmp_path):
     [
         ("mode=triton out=models", "mode=triton needs onnx=FILE and out=DIRECTORY"),
         (f"mode=triton onnx={DEMO}", "mode=triton needs onnx=FILE and out=DIRECTORY"),
-        (f"mode=triton onnx={DEMO} out=.", "out=. is a directory"),
+        (f"mode=triton onnx={DEMO} out=none/models", "out=none/models: no directory none"),
         (f"mode=triton onnx={DEMO} run=a out=models", "onnx= is a policy by itself"),
     ],
 )

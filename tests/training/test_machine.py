@@ -93,6 +93,36 @@ def test_a_reading_is_in_one_row(tmp_path):
     assert abs(last["gpusim_written_timestamp_seconds", ""] - time.time()) < 60
 
 
+def test_a_reading_is_taken_whole(tmp_path, monkeypatch):
+    """A row that is logged as the other thread reads has the reading of before, not half of one,
+    and the file keeps both what the rows and what the readings say."""
+    machine = Machine(Run.create(tmp_path / "run", {}), "quadruped", CPU)
+    machine.read()
+    machine.read()
+    row: dict[str, float] = {"iteration": 1}
+
+    def meanwhile() -> float:
+        machine.log(row)
+        return 61.0
+
+    machine.gpu = {"power_watts": lambda: 9.0, "temperature_celsius": meanwhile}
+    machine.read()
+    assert len(row) == 5 and not any("gpu" in name for name in row)
+    last = samples((tmp_path / "run" / "metrics.prom").read_text())
+    assert last["gpusim_iteration", ""] == 1 and last["gpusim_system_gpu_power_watts", ""] == 9
+    machine.log(later := {"iteration": 2})
+    assert later["system/gpu_temperature_celsius"] == 61
+
+
+def test_a_metric_that_is_no_number_hides_no_error(tmp_path):
+    """The file is written as a training fails, so its own error must not take the place."""
+    machine = Machine(Run.create(tmp_path / "run", {}), "quadruped", CPU)
+    words: Any = {"iteration": 1, "mine": "high"}
+    machine.log(words)
+    machine.write(running=False)
+    assert not (tmp_path / "run" / "metrics.prom").exists()
+
+
 def test_a_directory_that_is_gone_ends_nothing(tmp_path):
     """Neither a removed directory nor one that is another run's gets a file."""
     machine = Machine(Run.create(tmp_path / "run", {}), "quadruped", CPU)

@@ -459,9 +459,21 @@ def test_mlflow_needs_a_server(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(ValueError, match="log=mlflow: set MLFLOW_TRACKING_URI, such as to http"):
         validate.check_mlflow()
+    for uri in ("/tmp/x", "nonsense://x"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        with pytest.raises(ValueError, match=f"MLFLOW_TRACKING_URI={uri}: expected an address"):
+            validate.check_mlflow()
     monkeypatch.setattr(validate, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="log=mlflow needs mlflow-skinny: "):
         validate.check_mlflow()
+
+
+def test_a_client_of_mlflow_that_cannot_be_made(tmp_path, monkeypatch, capfd):
+    """It is one line, and the training goes on."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://x")
+    assert sink("mlflow", LOG, tmp_path, CONFIG).where == ""
+    error = capfd.readouterr().err
+    assert error.startswith("MLflow is off: nonsense://x does not") and error.count("\n") == 1
 
 
 def test_wandb_links_its_policy(tmp_path, monkeypatch):

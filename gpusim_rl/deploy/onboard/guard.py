@@ -158,7 +158,7 @@ class Guard:
         values, faults = read(self.policy, readings)
         if self.sent is None and not faults:  # the first targets are these angles
             faults = outside(self.policy, values, {"joint_pos": self.anyhow["joint_pos"]})
-        sound = None if faults else values
+        sound = None if faults else {**values}  # a copy, which may be cut
         phase, runs = self.phase, self.phase == "run"
         restart = runs and self.steps == 0
         command, cut, wrong = ask(self.policy, command) if runs else (None, [], [])

@@ -11,6 +11,7 @@ format.
 """
 
 import functools
+import hashlib
 import json
 import math
 import re
@@ -57,11 +58,12 @@ class Log:
             self.file = open(path, "xb")
         except FileExistsError:
             raise FileExistsError(f"{path} exists already: name another log") from None
-        self.writer = Writer(self.file)
+        self.writer = Writer(self.file, enable_data_crcs=True)
         self.writer.start(NAME)
         about = json.dumps(policy.about)
         values = {"format": str(FORMAT), "digest": digest(policy.data), "about": about}
-        self.writer.add_metadata(NAME, values | {"mjcf": policy.mjcf})
+        values |= {"mjcf": policy.mjcf, "sha256": checksum(about, policy.mjcf)}
+        self.writer.add_metadata(NAME, values)
         kind = self.writer.register_schema(
             SCHEMA, "jsonschema", json.dumps(schema(policy)).encode()
         )
@@ -76,7 +78,7 @@ class Log:
         if not math.isfinite(now):  # the clock is broken, which is among the faults
             now = self.last
         self.first = now if self.first is None else self.first
-        data = encoded({**step, "time": now})
+        data = encode({**step, "time": now})
         at = self.begin + max(0, int((now - self.first) * 1e9))
         self.writer.add_message(self.channel, at, data, at)
         self.bytes, self.last = self.bytes + len(data), now
@@ -91,13 +93,18 @@ class Log:
                 self.writer.finish()
 
 
-def encoded(step: Mapping[str, Any]) -> bytes:
+def checksum(about: str, mjcf: str) -> str:
+    """SHA-256 of the two texts: MCAP's own checksum of them is missing where a log was cut."""
+    return hashlib.sha256((about + mjcf).encode()).hexdigest()
+
+
+def encode(step: Mapping[str, Any]) -> bytes:
     """A step as JSON, which knows no number that is not finite: null stands for it.
 
     Written by hand: `json` takes twice as long, which a robot has better use for.
     """
     readings = ",".join(
-        [f"{quoted(name)}:{row(x.tolist())}" for name, x in step["readings"].items()]
+        [f"{quote(name)}:{row(x.tolist())}" for name, x in step["readings"].items()]
     )
     command = "null" if step["command"] is None else row(step["command"].tolist())
     faults = json.dumps(step["faults"]) if step["faults"] else "[]"
@@ -109,7 +116,7 @@ def encoded(step: Mapping[str, Any]) -> bytes:
     ).encode()
 
 
-quoted = functools.cache(json.dumps)  # names, of which there are few
+quote = functools.cache(json.dumps)  # names, of which there are few
 
 
 def row(values: list[float]) -> str:
@@ -199,7 +206,7 @@ def read(path: str | Path) -> Recording:
         from mcap.stream_reader import StreamReader
     except ImportError:
         raise ValueError(MISSING) from None
-    about, rows, whole = None, [], True
+    about, rows, whole, channels = None, [], True, set[int]()
     with open(path, "rb") as file:
         reader = StreamReader(file, validate_crcs=True, record_size_limit=LIMIT)
         try:
@@ -207,23 +214,33 @@ def read(path: str | Path) -> Recording:
                 kind = type(record).__name__
                 if kind == "Metadata" and record.name == NAME:
                     about = record.metadata
-                elif kind == "Message":
+                elif kind == "Channel" and record.topic == TOPIC:
+                    channels.add(record.id)
+                elif kind == "Message" and record.channel_id in channels:
                     rows.append(json.loads(record.data))
         except Exception as error:  # those of mcap, zstandard and struct have no common base class
             whole = False
             if file.read(1):  # the file goes on, so it was not cut
                 reason = " ".join(str(error).split())[:200]
                 raise ValueError(f"{path} is a damaged MCAP file: {reason}") from None
-    if about is None:
-        raise ValueError(f"{path} is no log of a robot: it has no metadata {NAME!r}")
-    if about.get("format") != str(FORMAT):
-        says = f"has format {about.get('format')!r}: this program reads {FORMAT}"
-        raise ValueError(f"{path} {says}")
+    if wrong := fault(about):
+        raise ValueError(f"{path} {wrong}")
     try:
         return recording(about, rows, whole)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
         raise ValueError(f"{path} is a damaged log: {reason}") from None
+
+
+def fault(metadata: Mapping[str, str] | None) -> str:
+    """What is wrong with the metadata of a log, as far as it is seen before it is parsed; or ""."""
+    if metadata is None:
+        return f"is no log of a robot: it has no metadata {NAME!r}"
+    if metadata.get("format") != str(FORMAT):
+        return f"has format {metadata.get('format')!r}: this program reads {FORMAT}"
+    if checksum(metadata.get("about", ""), metadata.get("mjcf", "")) != metadata.get("sha256"):
+        return "is a damaged log: its description or model is not what was written"
+    return ""
 
 
 def recording(metadata: Mapping[str, str], rows: list[dict[str, Any]], whole: bool) -> Recording:
@@ -234,7 +251,7 @@ def recording(metadata: Mapping[str, str], rows: list[dict[str, Any]], whole: bo
     (commands,) = [int(shape[0]) for kind, shape in kinds.values() if kind == "command"] or [0]
     nu = len(about["outputs"][0]["joints"])
 
-    def stacked(values: Iterable[Any], width: int) -> Array:
+    def stack(values: Iterable[Any], width: int) -> Array:
         x = [[None] * width if row is None else row for row in values]
         return np.array(x, float).reshape(len(x), width)
 
@@ -247,11 +264,11 @@ def recording(metadata: Mapping[str, str], rows: list[dict[str, Any]], whole: bo
         digest=metadata["digest"],
         whole=whole,
         readings={
-            name: stacked((row["readings"].get(name) for row in rows), width)
+            name: stack((row["readings"].get(name) for row in rows), width)
             for name, width in readings.items()
         },
-        command=stacked((row["command"] for row in rows), commands),
-        targets=stacked((row["targets"] for row in rows), nu),
+        command=stack((row["command"] for row in rows), commands),
+        targets=stack((row["targets"] for row in rows), nu),
         **{name: column(name, float) for name in ("time", "age", "gain")},
         phase=column("phase", str),
         restart=column("restart", bool),

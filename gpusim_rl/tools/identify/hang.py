@@ -68,8 +68,8 @@ class Motion:
     def until(self, seconds: float) -> "Motion":
         """Its first seconds."""
         rows = self.time <= self.time[0] + seconds
-        kept = {name: x[rows] for name, x in vars(self).items() if name != "mjcf"}
-        return Motion(self.mjcf, **kept)
+        columns = {name: x[rows] for name, x in vars(self).items() if name != "mjcf"}
+        return Motion(self.mjcf, **columns)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Hung:
         area = np.stack(columns, 1) + np.minimum(late - time[0], 0)[:, None] * first
         return np.diff(area, axis=0) / self.timestep
 
-    def changed(self, numbers: dict[str, float]) -> mujoco.MjModel:
+    def scaled_model(self, numbers: dict[str, float]) -> mujoco.MjModel:
         """The model with factors of its fields."""
         model = copy.copy(self.model)
         for name, fields in FACTORS.items():
@@ -157,7 +157,7 @@ class Hung:
     def __call__(self, numbers: dict[str, float]) -> tuple[Array, Array]:
         """(T', nu) angles and speeds of the rows that count."""
         controls = self.controls(numbers["delay"])
-        model = self.changed(numbers)
+        model = self.scaled_model(numbers)
         states: Any = rollout.rollout(model, self.data, self.state[None], controls[None])[0]
         states = np.vstack([self.state, states[0]])
         # time, qpos, qvel; between two timesteps a state is interpolated

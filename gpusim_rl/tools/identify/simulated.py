@@ -31,7 +31,7 @@ def hanging(policy: Policy, numbers: dict[str, float], seconds: float, seed: int
     angles, speeds, time = 0 * targets, 0 * targets, np.arange(len(targets)) * policy.dt
     motion = hang.Motion(policy.mjcf, time, angles, speeds, targets)
     hung = hang.Hung(motion)
-    model = hung.changed(hang.GUESS | numbers)
+    model = hung.scaled_model(hang.GUESS | numbers)
     sim = late_sim(Native(model, 1, threads=1), model, np.array([numbers["delay"]]))
     qpos = sim.qpos.clone()
     qpos[0, hung.places] = torch.from_numpy(pose)
