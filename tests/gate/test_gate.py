@@ -160,7 +160,8 @@ def test_other_engines_have_the_same_robots(robot, engine):
         pytest.importorskip("mujoco.mjx")
     results = []
     for name in ("native", engine):
-        plan = Plan(robot, "normal", 4, 2, SETTINGS | {"sim": name}, seed=1)
+        soon = {"sim": name, "settle": {"velocity": 0.3, "position": 0.3}}
+        plan = Plan(robot, "normal", 4, 1, SETTINGS | soon, seed=1)
         plan.payload, plan.friction = np.array([0.2, 0, 0, -0.2]), np.array([np.nan, 0.5, 0.01, 1])
         results.append(drive([plan])[0])
     for key in ("fell", "fault", "lived"):
