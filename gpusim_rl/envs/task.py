@@ -74,7 +74,7 @@ class Task:
     hide: tuple[str, ...] = ()
     observation_delay: tuple[int, int]
     dropout: dict[str, float] = field(default_factory=dict)
-    share_at_ends: float = 0.0
+    share_at_ends: float
     mjm: Any = field(default=None, repr=False)
     text: str = field(default="", repr=False)
     drive_limits: dict[str, float] = field(default_factory=dict)

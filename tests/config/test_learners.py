@@ -56,5 +56,5 @@ def test_a_section_changes_no_task(tmp_path, monkeypatch):
     assert compose.compose_plain("config", ["task=mine"])["iterations"] == 80
     compose.build_cached.cache_clear()
     (folder / "mine.yaml").write_text(text % "task: {dt: 0.1}")
-    with pytest.raises(ValueError, match=r"sac\.task: this section cannot change"):
+    with pytest.raises(ValueError, match=r"sac\.task\.dt: this section cannot change"):
         compose.compose_plain("config", ["task=mine", "algo=sac"])
