@@ -1,6 +1,7 @@
 """Identification: the numbers of simulated robots are told by their logs, and become ranges."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -260,3 +261,6 @@ def test_estimates_stay_in_what_there_is():
     assert "delay: [0.0000, 0.0000]" in as_yaml("x", {"delay": Estimate(-0.02, 0.01)}, [], 0.0)
     assert walk.within(Estimate(-0.02, 0.01), (0.0, 0.06)) == (0.0, 0.02)
     assert walk.within(Estimate(0.05, 0.02), (0.0, 0.06)) == (0.05, 0.02)
+    robot = make_robot(Policy(DEMO))
+    assert walk.quantities(robot) == walk.QUANTITIES
+    assert walk.quantities(replace(robot, base=0)) == ("delay", "kp", "kd")

@@ -10,7 +10,7 @@ import numpy as np
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.drive import ReadingErrors
-from gpusim_rl.gate.robot import make_robot
+from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import Plan, Settings
 from gpusim_rl.gate.worlds import Worlds
 from gpusim_rl.tools.identify.estimates import CERTAIN, Estimate
@@ -22,7 +22,7 @@ Array = np.ndarray
 DRAWS = {"friction": (0.3, 1.6), "payload": (-0.2, 0.3), "delay": (0.0, 0.06)}
 DRAWS |= {"kp": (0.7, 1.3), "kd": (0.5, 1.5), "armature": (0.5, 2.0), "joint_friction": (0.3, 3.0)}
 QUANTITIES = ("friction", "payload", "delay", "kp", "kd")  # what a walk can tell
-OF_WALKERS = ("friction", "payload")  # of no robot whose base is fixed
+OF_WALKERS = ("friction", "payload")  # not of a fixed base
 BEGIN, BLOCK = 2.0, 3.0  # s that do not count, and of the parts whose features are compared
 LAGS = 6  # control steps of a correlation between targets and angles
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # of the ridge
@@ -64,11 +64,15 @@ def identify(
     ranges = DRAWS | {name: x.range for name, x in joints.items() if name in DRAWS}
     truth, stood, simulated = walks(policy, command, settings, ranges, robots, seed)
     mine = {name: x[:, None] for name, x in (readings | {"targets": targets}).items()}
-    fixed = OF_WALKERS if not make_robot(policy).base else ()
-    names = [x for x in QUANTITIES if x not in {*joints, *fixed}]
+    names = [x for x in quantities(make_robot(policy)) if x not in joints]
     rows = features(simulated, policy.dt)[stood]
     row = features(mine, policy.dt)
     return {name: within(ridge(rows, truth[name][stood], row), DRAWS[name]) for name in names}
+
+
+def quantities(robot: Robot) -> tuple[str, ...]:
+    """What a log of this robot can tell: with a fixed base neither ground nor load."""
+    return QUANTITIES if robot.base else tuple(x for x in QUANTITIES if x not in OF_WALKERS)
 
 
 def walks(
