@@ -38,6 +38,7 @@ DELAYS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04)  # s, that fits begin with: each
 LOWEST = dict.fromkeys(FACTORS, 0.05) | {"delay": 0.0}
 HIGHEST = dict.fromkeys(FACTORS, 20.0) | {"delay": 0.2}
 STEP = dict.fromkeys(FACTORS, 3e-3) | {"delay": 3e-4}  # of finite differences; s
+ROUGHLY = {"xtol": 1e-3, "ftol": 1e-4, "max_nfev": 15}  # as fits of the first seconds end
 FIRST = 12.0  # s of a log that are fitted before all of it
 DEPENDENT = 0.2  # smallest singular value of two columns of length 1: 0 if they are parallel
 BEGIN = 0.5  # s of a log, in which the motion forgets how it began
@@ -262,9 +263,10 @@ def identify(motion: Motion, file: str = "the log") -> Fit:
         start = Residual(first, noise, names)
         pairs = dependent_pairs(start.jacobian(np.array([GUESS[x] for x in names])), names)
         names = [x for x in names if x not in {second for _, second in pairs}]
-        values, half_widths = best_start(Residual(first, noise, names), names)
+        starts = best_fits(Residual(first, noise, names), names, guesses(names), **ROUGHLY)
         residual = Residual(motion, noise, names)
-        result = least_squares(residual, names, values)
+        fits = best_fits(residual, names, [fit.x for fit in starts])
+        result, half_widths = fits[0], np.max([np.abs(fit.x - fits[0].x) for fit in fits], 0)
         ratio, margins = rms(result.fun), np.maximum(deviations(result) * CERTAIN, half_widths)
     except np.linalg.LinAlgError:
         raise ValueError(TOO_STILL.format(file)) from None
@@ -278,18 +280,20 @@ def identify(motion: Motion, file: str = "the log") -> Fit:
     return Fit(estimates, pairs, rms(nominal), ratio, noise)
 
 
-def best_start(residual: Any, names: list[str]) -> tuple[Array, Array]:
-    """(values, half-widths) of the best of the fits that begin with `DELAYS`.
+def guesses(names: list[str]) -> list[Array]:
+    """The numbers that fits begin with: those of `GUESS` with each of `DELAYS`."""
+    return [np.array([(GUESS | {"delay": x})[name] for name in names]) for x in DELAYS]
 
-    The squared errors of a stiff servo have several minima. The half-widths reach the ends of the
-    fits that are as good as the best, within its interval of 95 %.
+
+def best_fits(residual: Any, names: list[str], starts: list[Array], **how: Any) -> list[Any]:
+    """The fits that are as good as the best, within its interval of 95 %; the best comes first.
+
+    The squared errors of a stiff servo have several minima.
     """
-    guesses = [np.array([(GUESS | {"delay": x})[name] for name in names]) for x in DELAYS]
-    fits = [least_squares(residual, names, x, xtol=1e-3, ftol=1e-4, max_nfev=15) for x in guesses]
-    best = min(fits, key=lambda fit: fit.cost)
-    limit = best.cost + (CERTAIN * max(rms(best.fun), 1.0)) ** 2 / 2
-    ends = np.stack([fit.x for fit in fits if fit.cost <= limit])
-    return best.x, np.abs(ends - best.x).max(0)
+    fits = [least_squares(residual, names, x, **how) for x in starts]
+    fits.sort(key=lambda fit: fit.cost)
+    limit = fits[0].cost + (CERTAIN * max(rms(fits[0].fun), 1.0)) ** 2 / 2
+    return [fit for fit in fits if fit.cost <= limit]
 
 
 def least_squares(residual: Any, names: list[str], values: Array, **how: Any) -> Any:
