@@ -46,7 +46,10 @@ def check_moved(key: str) -> None:
             "and robot.actuator.delay delays the motors"
         )
     if key == "robot.actuator.lag":
-        raise ValueError("robot.actuator.lag is gone: robot.actuator.delay is in seconds")
+        raise ValueError(
+            "robot.actuator.lag is gone: robot.actuator.delay is in seconds, no longer in control "
+            "steps, and has the lag in timesteps of the model, too"
+        )
     if key == "algo.mirror_coef":
         raise ValueError(
             "algo.mirror_coef is gone, and algo.symmetry=loss with it: "

@@ -73,7 +73,9 @@ def compose_plain(name: str, overrides: list[str]) -> dict[str, Any]:
         raise ValueError(" ".join(str(error).split())) from None
     except RecursionError:
         raise ValueError("these values are nested too deeply") from None
-    before, after = flatten(base), flatten(cfg)
+    ours = tuple(word for word in groups if not word.startswith("ranges="))
+    # where ranges= has a list, the command line may have a number
+    before, after = flatten(base) | flatten(build_base(name, ours)), flatten(cfg)
     for key in [o.key_or_group for o in parsed if not is_group(o.key_or_group)]:
         if key in after:  # a later word may have replaced what it lies below
             check_words.same_kind(key, before.get(key), after[key])

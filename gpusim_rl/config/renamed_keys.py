@@ -27,6 +27,18 @@ def current_key(key: str, keys: Container[str]) -> str:
     return key
 
 
+def convert_delay(saved: dict[str, Any]) -> None:
+    """Convert a run's delay in control steps to seconds, in place; with lag it is left as it is.
+
+    That was in timesteps of the model's, whose length the configuration does not have.
+    """
+    flat = flatten(saved)
+    actuator, dt = flat.get("robot.actuator"), flat.get("task.dt")
+    if isinstance(actuator, dict) and actuator.get("lag") == 0 and isinstance(dt, float):
+        del actuator["lag"]
+        actuator["delay"] = int(actuator.get("delay") or 0) * dt or None
+
+
 def rename_keys(saved: dict[str, Any], base: dict[str, Any]) -> None:
     """Give the keys of a run's configuration the names that they have in `base`, in place.
 
@@ -37,9 +49,7 @@ def rename_keys(saved: dict[str, Any], base: dict[str, Any]) -> None:
     algo, plan = saved.get("algo"), saved.get("curriculum")
     for key in GONE:
         saved.pop(key, None)
-    actuator = flatten(saved).get("robot.actuator")
-    if isinstance(actuator, dict) and actuator.get("lag") == 0:
-        del actuator["lag"]
+    convert_delay(saved)
     if isinstance(algo, dict) and PENALTY not in keys and algo.pop("mirror_coef", None) is not None:
         if algo.get("symmetry") == "loss":
             algo["symmetry"] = "augment"

@@ -57,6 +57,18 @@ def test_a_checkpoint_of_before(tmp_path):
     assert edits(note, saved, tmp_path) == {"task.swing_height": "task.swing_height 0.08 → 0.09"}
 
 
+@pytest.mark.parametrize("lag, delay", [(0, 0.04), (1, 2)])
+def test_a_delay_in_control_steps(lag, delay):
+    """It becomes seconds; beside a lag in timesteps of the model it is refused, and says why."""
+    saved = compose.build("config", ["task=quadruped"])
+    saved["robot"]["actuator"] |= {"delay": 2, "lag": lag}
+    rename_keys(saved, BASE)
+    assert saved["robot"]["actuator"]["delay"] == delay
+    if lag:
+        with pytest.raises(ValueError, match="in seconds, no longer in control steps"):
+            merge(BASE, saved)
+
+
 def test_a_name_that_another_task_has():
     """A key that a task has itself is not taken for an old name."""
     drone = flatten(compose.build("config", ["task=drone"]))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -10,10 +11,14 @@ import time
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from gpusim_rl.commands import registry
+from gpusim_rl.deploy.onboard.log import Log
+from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.tools.identify import simulated
 from tests import serving
 from tests.docs.examples import files
 from tests.worlds import ROOT
@@ -54,6 +59,8 @@ def test_the_page_shows_the_files():
     assert shown == {file.name: file.read_text(encoding="utf-8") for file in FOLDER.iterdir()}
     stages = yaml.safe_load(shown["dvc.yaml"])["stages"]
     assert [*stages] == ["train", "gate", "register", "release"]
+    run = re.findall(r"runs/pipeline-\$\((.*?)\)", shown["dvc.yaml"])
+    assert run == ["cksum < train.txt | cut -d' ' -f1"] * 3  # an edit begins another run
     made = [x for stage in stages.values() for x in stage["outs"] if isinstance(x, str)]
     assert made == ["policy.onnx", "judged.onnx", "registered.json"]
     job = yaml.safe_load(shown["kubernetes.yaml"])["spec"]["template"]["spec"]
@@ -82,6 +89,21 @@ def test_a_log_of_the_robot_comes_first(work):
     said = make(work, "-n").stdout
     identified = said.index("gpusim_rl.identify robot.mcap out=conf/ranges/robot.yaml")
     assert identified < said.index("$(cat train.txt) ranges=robot run_dir=")
+
+
+def test_a_log_of_a_robot_that_walks(work):
+    """It is read with the file that walked, which WALKED names; this one walked too shortly."""
+    demo = ROOT / "gpusim_rl" / "demo" / "quadruped.onnx"
+    policy = Policy(demo)
+    log = Log(work / "robot.mcap", policy)
+    readings = {name: np.zeros(width) for name, width in policy.needs.items()}
+    log(simulated.step(0.0, readings, np.zeros(3), np.array(policy.outputs["safe_pose"])))
+    log.close()
+    program = f"IDENTIFY={sys.executable} -m gpusim_rl.identify"
+    said = make(work, "conf/ranges/robot.yaml", program, f"WALKED={demo}").stderr
+    assert "s of walking: at least 8 s are needed" in said
+    said = make(work, "conf/ranges/robot.yaml", program).stderr
+    assert "name its controller with policy=FILE" in said
 
 
 def test_a_job_of_slurm_goes_on(tmp_path):

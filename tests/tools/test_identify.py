@@ -1,6 +1,7 @@
 """Identification: the numbers of simulated robots are told by their logs, and become ranges."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from gpusim_rl.gate.robot import make_robot
 from gpusim_rl.gate.scenarios import Plan
 from gpusim_rl.gate.worlds import Worlds
 from gpusim_rl.tools.identify import hang, main, simulated, walk
-from gpusim_rl.tools.identify.estimates import Estimate
+from gpusim_rl.tools.identify.estimates import Estimate, as_yaml
 from tests.worlds import ROOT, check_words
 
 DEMO = ROOT / "gpusim_rl" / "demo" / "quadruped.onnx"
@@ -38,15 +39,17 @@ TRUTH = {"kp": 0.85, "kd": 1.25, "armature": 1.6, "joint_friction": 1.8, "delay"
 
 @pytest.fixture(scope="module")
 def arm() -> hang.Motion:
-    """What an arm of two joints measures in 12 s, whose actuators are in another order."""
+    """What an arm of two joints measures in 7 s, whose actuators are in another order."""
     policy: Any = SimpleNamespace(mjcf=ARM, dt=0.02, outputs={"safe_pose": [0.3, -0.2]})
-    return simulated.hanging(policy, TRUTH, 12.0, seed=1)
+    return simulated.hanging_motion(policy, TRUTH, 7.0, seed=1)
 
 
 @pytest.fixture(scope="module")
 def fit(arm) -> hang.Fit:
-    """What they tell."""
-    return hang.identify(arm)
+    """What they tell, by one fit, for time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hang, "DELAYS", (0.02,))
+        return hang.identify(arm)
 
 
 def test_a_hanging_robot_tells_its_joints(fit):
@@ -65,7 +68,42 @@ def test_a_dependent_pair_is_named(fit):
     assert fit.dependent == [("kd", "damping")] and "damping" not in fit.estimates
     assert fit.lines()[0].startswith("kd and damping are one number")
     a, b = np.eye(50)[:2]
-    assert hang.dependent(np.stack([a, b, a + 0.01 * b], 1), ["a", "b", "c"]) == [("a", "c")]
+    assert hang.dependent_pairs(np.stack([a, b, a + 0.01 * b], 1), ["a", "b", "c"]) == [("a", "c")]
+
+
+class Valleys:
+    """Errors whose squares are least at 4 ms, and at 20 ms by `bottom` more; armature's too."""
+
+    def __init__(self, bottom: float):
+        self.bottom = bottom
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        armature, delay = values
+        cost = (delay - 0.004) ** 2 * (delay - 0.02) ** 2 * 1e10 + self.bottom * (delay / 0.02) ** 4
+        return np.array([*[np.sqrt(cost / 4)] * 4, armature - 1 - 10 * delay])
+
+    def jacobian(self, values: np.ndarray) -> np.ndarray:
+        steps = 1e-7 * np.eye(2)
+        return np.stack([(self(values + x) - self(values - x)) / 2e-7 for x in steps], 1)
+
+
+def test_fits_begin_with_several_delays():
+    """The best of several minima is found, and so is another that is as good."""
+    names = ["armature", "delay"]
+    for bottom, ends in ((30.0, [0.004]), (1.0, [0.004, 0.02])):
+        fits = hang.best_fits(Valleys(bottom), names, hang.guesses(names))
+        assert fits[0].x == pytest.approx([1.04, 0.004], abs=2e-3)
+        assert {round(fit.x[1], 3) for fit in fits} == {*ends}
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.005])
+def test_a_robot_that_is_not_excited(noise, monkeypatch):
+    """Readings of joints that hang straight down tell nothing, with noise or without."""
+    monkeypatch.setattr(hang, "DELAYS", (0.0,))
+    angles = noise * np.random.default_rng(0).normal(size=(100, 2))
+    motion = hang.Motion(ARM, 0.02 * np.arange(100), angles, 20 * angles, 0 * angles)
+    with pytest.raises(ValueError, match=r"^x\.mcap does not move its joints enough to tell kp$"):
+        hang.identify(motion, "x.mcap")
 
 
 def test_controls_are_means_of_late_targets():
@@ -73,7 +111,7 @@ def test_controls_are_means_of_late_targets():
     targets = np.array([[0.0], [1.0], [3.0], [3.0]])
     still = np.zeros((4, 2))
     motion = hang.Motion(ARM, 0.02 * np.arange(4), still, still, targets.repeat(2, 1))
-    hung = hang.Hung(motion)
+    hung = hang.HangingModel(motion)
     fine = np.repeat(targets[:, 0], 16)  # sixteenths of a control step, quarters of a timestep
     for quarters in (0, 1, 4, 11):
         late = np.r_[np.zeros(quarters), fine][: 3 * 16].reshape(-1, 4).mean(1)
@@ -99,9 +137,9 @@ def test_ridge_leaves_one_out():
     for strength in walk.STRENGTHS:
         errors = []
         for i in range(40):
-            kept = np.arange(40) != i
-            gram = x[kept].T @ x[kept] + strength * np.eye(30)
-            errors.append(x[i] @ np.linalg.solve(gram, x[kept].T @ y[kept]) - y[i])
+            others = np.arange(40) != i
+            gram = x[others].T @ x[others] + strength * np.eye(30)
+            errors.append(x[i] @ np.linalg.solve(gram, x[others].T @ y[others]) - y[i])
         left_out[strength] = np.sqrt(np.mean(np.square(errors)))
     best = min(left_out, key=left_out.__getitem__)
     weights = np.linalg.solve(x.T @ x + best * np.eye(30), x.T @ y)
@@ -136,7 +174,9 @@ def logs(tmp_path_factory) -> Path:
     here = tmp_path_factory.mktemp("logs")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
-        main.main(["simulate", str(DEMO), "hang.mcap", "walk.mcap", "seconds=9", "seed=4"])
+        patch.setattr(hang, "DELAYS", (0.05,))
+        main.main(["simulate", str(DEMO), "long.mcap", "walk.mcap", "seconds=9", "seed=4"])
+        main.main(["simulate", str(DEMO), "hang.mcap", "seconds=7", "seed=4"])
         main.main(["hang.mcap", "walk.mcap", f"policy={DEMO}", "robots=16"])
     return here
 
@@ -167,6 +207,8 @@ def test_a_training_takes_the_ranges(logs, monkeypatch):
     assert now["payload"]["low"] == drawn["payload"]["low"] != -2.0
     assert now["kp"]["low"] == drawn["kp"]["low"] and now["kp"]["high"] == 2.5
     assert cfg.robot.actuator.delays[0] > 0
+    plain = compose.compose_plain("config", [*words, "robot.actuator.delay=0.01"])
+    assert plain["robot"]["actuator"]["delay"] == 0.01  # a number where the ranges have a list
     with pytest.raises(ValueError, match="unknown ranges 'no': choose one of hang, none"):
         check_words("task=quadruped", "ranges=no")
     plain = compose.compose_plain("config", [])
@@ -183,6 +225,7 @@ def test_a_training_takes_the_ranges(logs, monkeypatch):
         (["hang.mcap", "robots=2"], "robots=2: expected a whole number of at least 16"),
         (["hang.mcap", "out=ranges.txt"], "expected a name that ends in .yaml"),
         (["hang.mcap", "out=my-robot.yaml"], "expected letters, digits and _"),
+        (["hang.mcap", "hang.mcap"], "are both of a robot that hangs: name one"),
         (["walk.mcap"], "name its controller with policy=FILE"),
         (["excite", str(DEMO)], "expected POLICY.onnx and targets.npy"),
         (["simulate", str(DEMO)], "expected POLICY.onnx, hang.mcap"),
@@ -201,12 +244,22 @@ def test_mistakes(logs, capsys, monkeypatch, words, says):
 def test_targets_for_a_robot(tmp_path, monkeypatch, capsys):
     """`excite` writes a row of targets for each control step."""
     monkeypatch.chdir(tmp_path)
-    main.main(["excite", str(DEMO), "targets.npy", "seconds=6"])
-    assert np.load("targets.npy").shape == (300, 12)
-    assert re.search("300 rows of 12 targets", capsys.readouterr().out)
+    main.main(["excite", str(DEMO), "targets.npy", "seconds=7"])
+    assert np.load("targets.npy").shape == (350, 12)
+    assert re.search("350 rows of 12 targets", capsys.readouterr().out)
 
 
 def test_ranges_have_a_least_width():
     """An interval narrower than ±5 % becomes ±5 %."""
     assert Estimate(2.0, 0.01).range == pytest.approx((1.9, 2.1))
     assert Estimate(2.0, 0.5).range == (1.5, 2.5)
+
+
+def test_estimates_stay_in_what_there_is():
+    """No delay is below zero, and a walk tells nothing beyond the numbers that were drawn."""
+    assert "delay: [0.0000, 0.0000]" in as_yaml("x", {"delay": Estimate(-0.02, 0.01)}, [], 0.0)
+    assert walk.within(Estimate(-0.02, 0.01), (0.0, 0.06)) == (0.0, 0.02)
+    assert walk.within(Estimate(0.05, 0.02), (0.0, 0.06)) == (0.05, 0.02)
+    robot = make_robot(Policy(DEMO))
+    assert walk.quantities(robot) == walk.QUANTITIES
+    assert walk.quantities(replace(robot, base=0)) == ("delay", "kp", "kd")

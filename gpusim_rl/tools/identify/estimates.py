@@ -4,7 +4,7 @@ from datetime import date
 from typing import NamedTuple
 
 CERTAIN = 1.96  # standard deviations of an interval of 95 %
-LEAST = 0.05  # half-width of a range, as a share of its middle: the model has other errors
+LEAST = 0.05  # half-width of a range, as a share of its center: the model has other errors
 UNITS = {"friction": "", "payload": "of the mass", "delay": "s"}  # others are factors
 
 
@@ -48,8 +48,8 @@ def as_yaml(name: str, estimates: dict[str, Estimate], sources: list[Source], ma
         lines += [f"#   {line}" for line in source.lines]
     lines += ["# Each range is an interval of 95 %, and at least ±5 %.", f"name: {name}"]
     if "delay" in estimates:
-        low, high = estimates["delay"].range
-        lines += ["robot:", "  actuator:", f"    delay: [{max(low, 0):.4f}, {high:.4f}] # s"]
+        low, high = (max(end, 0) for end in estimates["delay"].range)
+        lines += ["robot:", "  actuator:", f"    delay: [{low:.4f}, {high:.4f}] # s"]
     entries = []
     for what, x in estimates.items():
         if what == "delay":

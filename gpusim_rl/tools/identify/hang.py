@@ -34,15 +34,18 @@ FACTORS: dict[str, list[tuple[str, int | None]]] = {
 }
 NAMES = (*FACTORS, "delay")
 GUESS = dict.fromkeys(FACTORS, 1.0) | {"delay": 0.01}  # s
+DELAYS = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04)  # s, that fits begin with: each may end elsewhere
 LOWEST = dict.fromkeys(FACTORS, 0.05) | {"delay": 0.0}
 HIGHEST = dict.fromkeys(FACTORS, 20.0) | {"delay": 0.2}
 STEP = dict.fromkeys(FACTORS, 3e-3) | {"delay": 3e-4}  # of finite differences; s
+ROUGHLY = {"xtol": 1e-3, "ftol": 1e-4, "max_nfev": 15}  # as fits of the first seconds end
 FIRST = 12.0  # s of a log that are fitted before all of it
 DEPENDENT = 0.2  # smallest singular value of two columns of length 1: 0 if they are parallel
 BEGIN = 0.5  # s of a log, in which the motion forgets how it began
 REST, RISE = 2.0, 1.0  # s in which a robot stands before it is excited, and until it is in full
 AMPLITUDE = 0.25  # rad, of all sines of a joint together
 SINES, SLOWEST, FASTEST = 5, 0.2, 6.0  # of each joint, and their frequencies [Hz]
+TOO_STILL = "{} does not move its joints enough to tell kp"
 STILL = 0.5  # s after which a joint whose target does not change stands
 NOISE = {"angles": 0.005, "speeds": 0.1}  # rad and rad/s, unless the log shows it
 LEAST = {"angles": 1e-4, "speeds": 1e-3}  # of an encoder
@@ -68,8 +71,8 @@ class Motion:
     def until(self, seconds: float) -> "Motion":
         """Its first seconds."""
         rows = self.time <= self.time[0] + seconds
-        columns = {name: x[rows] for name, x in vars(self).items() if name != "mjcf"}
-        return Motion(self.mjcf, **columns)
+        arrays = {name: x[rows] for name, x in vars(self).items() if name != "mjcf"}
+        return Motion(self.mjcf, **arrays)
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,8 @@ class Fit:
         estimates: quantity → its factor, or the delay [s].
         dependent: pairs of quantities that only act together. The second of each is left as the
             model has it.
-        nominal, fitted: the root mean square of what the model as it is, and as it was fitted,
-            differs from the log by, over the noise of the readings.
+        nominal: root mean square of the log's differences from the model as it is, over the noise
+            of the readings; fitted: from the model as it was fitted.
         noise: of angles [rad] and speeds [rad/s].
     """
 
@@ -102,7 +105,7 @@ class Fit:
         return [*lines, f"the model as it is errs by {errors}"]
 
 
-class Hung:
+class HangingModel:
     """A model whose base is held, and what its joints do for numbers of `NAMES`.
 
     Raises:
@@ -224,7 +227,7 @@ class Residual:
     """
 
     def __init__(self, motion: Motion, noise: dict[str, float], names: list[str]):
-        self.hung, self.names, self.noise = Hung(motion), names, noise
+        self.hung, self.names, self.noise = HangingModel(motion), names, noise
         self.measured = motion.angles[self.hung.rows], motion.speeds[self.hung.rows]
 
     def __call__(self, values: Array) -> Array:
@@ -245,37 +248,74 @@ class Residual:
 
 
 # Why: docs/decisions/0100-least-squares-through-mujoco.md
-def identify(motion: Motion) -> Fit:
+def identify(motion: Motion, file: str = "the log") -> Fit:
     """Fit the numbers of `NAMES` by least squares: to the first seconds, then to all.
 
+    Args:
+        file: what messages call the log.
+
     Raises:
-        ValueError: the motion does not fit its model, or scipy is missing.
+        ValueError: the motion does not fit its model or is too small, or scipy is missing.
     """
-    try:
-        from scipy.optimize import least_squares
-    except ImportError:
-        raise ValueError(f"identify needs scipy: {install('identify')}") from None
     noise, first = noise_of(motion), motion.until(FIRST)
     names = [name for name in NAMES if name not in without(hung_model(motion.mjcf))]
-    start = Residual(first, noise, names)
-    pairs = dependent(start.jacobian(np.array([GUESS[x] for x in names])), names)
-    names = [x for x in names if x not in {second for _, second in pairs}]
-    values, low, high = (np.array([x[name] for name in names]) for x in (GUESS, LOWEST, HIGHEST))
-    whole = Residual(motion, noise, names)
-    how = {"bounds": (low, high), "x_scale": "jac", "xtol": 1e-5, "ftol": 1e-6}
-    for residual in (Residual(first, noise, names), whole):
-        jacobian: Any = residual.jacobian  # scipy's types know its names alone
-        result = least_squares(residual, values, jacobian, **how)
-        values = result.x
-    nominal = whole(np.array([GUESS[x] * (x != "delay") for x in names]))
-    ratio = float(np.sqrt((result.fun**2).mean()))
-    covariance = np.linalg.inv(result.jac.T @ result.jac) * max(ratio, 1.0) ** 2
-    margins = CERTAIN * np.sqrt(np.diag(covariance))
+    try:
+        start = Residual(first, noise, names)
+        pairs = dependent_pairs(start.jacobian(np.array([GUESS[x] for x in names])), names)
+        names = [x for x in names if x not in {second for _, second in pairs}]
+        starts = best_fits(Residual(first, noise, names), names, guesses(names), **ROUGHLY)
+        residual = Residual(motion, noise, names)
+        fits = best_fits(residual, names, [fit.x for fit in starts])
+        result, half_widths = fits[0], np.max([np.abs(fit.x - fits[0].x) for fit in fits], 0)
+        ratio, margins = rms(result.fun), np.maximum(deviations(result) * CERTAIN, half_widths)
+    except np.linalg.LinAlgError:
+        raise ValueError(TOO_STILL.format(file)) from None
     estimates = {
         name: Estimate(float(x), float(margin))
-        for name, x, margin in zip(names, values, margins, strict=True)
+        for name, x, margin in zip(names, result.x, margins, strict=True)
     }
-    return Fit(estimates, pairs, float(np.sqrt((nominal**2).mean())), ratio, noise)
+    if estimates["kp"].margin > estimates["kp"].value:
+        raise ValueError(TOO_STILL.format(file))
+    nominal = residual(np.array([GUESS[x] * (x != "delay") for x in names]))
+    return Fit(estimates, pairs, rms(nominal), ratio, noise)
+
+
+def guesses(names: list[str]) -> list[Array]:
+    """The numbers that fits begin with: those of `GUESS` with each of `DELAYS`."""
+    return [np.array([(GUESS | {"delay": x})[name] for name in names]) for x in DELAYS]
+
+
+def best_fits(residual: Any, names: list[str], starts: list[Array], **how: Any) -> list[Any]:
+    """The fits that are as good as the best, within its interval of 95 %; the best comes first.
+
+    The squared errors of a stiff servo have several minima.
+    """
+    fits = [least_squares(residual, names, x, **how) for x in starts]
+    fits.sort(key=lambda fit: fit.cost)
+    limit = fits[0].cost + (CERTAIN * max(rms(fits[0].fun), 1.0)) ** 2 / 2
+    return [fit for fit in fits if fit.cost <= limit]
+
+
+def least_squares(residual: Any, names: list[str], values: Array, **how: Any) -> Any:
+    """What scipy's fit of that name says, within `LOWEST` and `HIGHEST` of the names."""
+    try:
+        from scipy import optimize
+    except ImportError:
+        raise ValueError(f"identify needs scipy: {install('identify')}") from None
+    bounds = tuple(np.array([ends[name] for name in names]) for ends in (LOWEST, HIGHEST))
+    how = {"bounds": bounds, "x_scale": "jac", "xtol": 1e-5, "ftol": 1e-6} | how
+    return optimize.least_squares(residual, values, residual.jacobian, **how)
+
+
+def deviations(result: Any) -> Array:
+    """Standard deviations of fitted numbers, by the curvature and by what is left."""
+    covariance = np.linalg.inv(result.jac.T @ result.jac)
+    return np.sqrt(np.diag(covariance)) * max(rms(result.fun), 1.0)
+
+
+def rms(x: Array) -> float:
+    """Root mean square."""
+    return float(np.sqrt((x**2).mean()))
 
 
 def without(model: mujoco.MjModel) -> list[str]:
@@ -287,7 +327,7 @@ def without(model: mujoco.MjModel) -> list[str]:
     ]
 
 
-def dependent(jacobian: Array, names: list[str]) -> list[tuple[str, str]]:
+def dependent_pairs(jacobian: Array, names: list[str]) -> list[tuple[str, str]]:
     """Pairs of columns that are nearly parallel, by the smaller of their two singular values."""
     columns = jacobian / np.linalg.norm(jacobian, axis=0).clip(1e-12)
     pairs = combinations(range(len(names)), 2)

@@ -20,7 +20,7 @@ with the keys `seconds` of each (default: 60) and `seed`. docs/identify.md has a
 with 0, or with 2 and one line for a mistake.
 """
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def arguments(words: list[str], defaults: dict[str, str]) -> tuple[list[str], di
     return files, defaults | pairs
 
 
-def whole(values: dict[str, str], key: str, least: int) -> int:
+def whole_number(values: dict[str, str], key: str, least: int) -> int:
     """The whole number of a key; ValueError if it is none, or below the least."""
     if not values[key].isdecimal() or not least <= int(values[key]) < 1 << 31:
         raise ValueError(f"{key}={values[key]}: expected a whole number of at least {least}")
@@ -78,15 +78,16 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
     """Identify what logs tell, print it, and write the ranges."""
     name = Path(files[0]).stem.replace("-", "_").replace(".", "_")
     out = Path(values["out"] or f"conf/ranges/{name}.yaml")
-    robots, seed = whole(values, "robots", 16), whole(values, "seed", 0)
+    robots, seed = whole_number(values, "robots", 16), whole_number(values, "seed", 0)
     if not values["out"]:
         out.parent.mkdir(parents=True, exist_ok=True)
     validate.writable("out", str(out), (".yaml",), files)
     if not out.stem.isidentifier():
         raise ValueError(f"out={out}: expected letters, digits and _ for ranges={out.stem}")
     logs = [(file, read(file)) for file in files]
+    check_kinds(logs)
     estimates: dict[str, Estimate] = {}
-    sources, mass = [], 0.0
+    sources, mass = [], 0.0  # kg, of a robot that walks
     for file, log in sorted(logs, key=lambda x: is_walk(x[1])):  # those of hanging first
         lines = []
         if is_walk(log):
@@ -95,7 +96,7 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
             robot = make_robot(policy)
             mass = float(robot.model.body_subtreemass[robot.base])
         else:
-            fit = hang.identify(motion(log, file))
+            fit = hang.identify(motion(log, file), file)
             estimates, lines = estimates | fit.estimates, fit.lines()
         sources.append(Source(file, log.digest, lines))
     print(table(estimates))
@@ -103,6 +104,14 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
         print("\n".join(source.lines))
     out.write_text(as_yaml(out.stem, estimates, sources, mass))
     print(f"wrote {out}: train.py ranges={out.stem}")
+
+
+def check_kinds(logs: list[tuple[str, Recording]]) -> None:
+    """ValueError if two logs are both of a robot that hangs, or both of one that walks."""
+    for (first, log), (second, other) in combinations(logs, 2):
+        if is_walk(log) == is_walk(other):
+            kind = "walks" if is_walk(log) else "hangs"
+            raise ValueError(f"{first} and {second} are both of a robot that {kind}: name one")
 
 
 def is_walk(log: Recording) -> bool:
@@ -176,9 +185,9 @@ def excite(files: list[str], values: dict[str, str]) -> None:
     if len(files) != 2:
         raise ValueError(f"{' '.join(files)}: expected POLICY.onnx and targets.npy")
     validate.writable("targets", files[1], (".npy",), files[:1])
-    policy, seconds = Policy(files[0]), whole(values, "seconds", 6)
+    policy, seconds = Policy(files[0]), whole_number(values, "seconds", 7)
     pose = np.array(policy.outputs["safe_pose"], float)
-    targets = hang.excitation(pose, policy.dt, seconds, seed=whole(values, "seed", 0))
+    targets = hang.excitation(pose, policy.dt, seconds, seed=whole_number(values, "seed", 0))
     np.save(files[1], targets)
     print(f"wrote {files[1]}: {len(targets)} rows of {len(pose)} targets [rad], each {policy.dt} s")
 
@@ -191,8 +200,8 @@ def simulate(files: list[str], values: dict[str, str]) -> None:
         )
     for file in files[1:]:
         validate.writable("log", file, (".mcap",), files[:1])
-    policy, seconds = Policy(files[0]), whole(values, "seconds", 6)
-    seed = whole(values, "seed", 0)
+    policy, seconds = Policy(files[0]), whole_number(values, "seconds", 7)
+    seed = whole_number(values, "seed", 0)
     numbers = simulated.draw(seed)
     print("  ".join(f"{name} {x:.4g}" for name, x in numbers.items()))
     simulated.write_hanging(Path(files[1]), policy, numbers, seconds, seed)

@@ -24,13 +24,15 @@ def draw(seed: int) -> dict[str, float]:
     return {name: float(rng.uniform(*ends)) for name, ends in walk.DRAWS.items()}
 
 
-def hanging(policy: Policy, numbers: dict[str, float], seconds: float, seed: int) -> hang.Motion:
+def hanging_motion(
+    policy: Policy, numbers: dict[str, float], seconds: float, seed: int
+) -> hang.Motion:
     """What a robot measures that hangs and is excited, with noise of its readings."""
     pose = np.array(policy.outputs["safe_pose"], float)
     targets = hang.excitation(pose, policy.dt, seconds, seed=seed)
     angles, speeds, time = 0 * targets, 0 * targets, np.arange(len(targets)) * policy.dt
     motion = hang.Motion(policy.mjcf, time, angles, speeds, targets)
-    hung = hang.Hung(motion)
+    hung = hang.HangingModel(motion)
     model = hung.scaled_model(hang.GUESS | numbers)
     sim = late_sim(Native(model, 1, threads=1), model, np.array([numbers["delay"]]))
     qpos = sim.qpos.clone()
@@ -49,8 +51,8 @@ def hanging(policy: Policy, numbers: dict[str, float], seconds: float, seed: int
 def write_hanging(
     path: Path, policy: Policy, numbers: dict[str, float], seconds: float, seed: int
 ) -> None:
-    """The log of `hanging`."""
-    motion, log = hanging(policy, numbers, seconds, seed), Log(path, policy)
+    """The log of `hanging_motion`."""
+    motion, log = hanging_motion(policy, numbers, seconds, seed), Log(path, policy)
     for time, angles, speeds, target in zip(
         motion.time, motion.angles, motion.speeds, motion.targets, strict=True
     ):
@@ -72,9 +74,9 @@ def write_walking(
     _, stood, rows = walk.walks(policy, command, settings, ranges, 1, seed)
     log = Log(path, policy)
     targets = rows.pop("targets")
-    for t, asked in enumerate(command):
+    for t, velocities in enumerate(command):
         readings = {name: x[t, 0] for name, x in rows.items()}
-        log(step(t * policy.dt, readings, asked, targets[t, 0]))
+        log(step(t * policy.dt, readings, velocities, targets[t, 0]))
     log.close()
     return bool(stood[0])
 

@@ -10,7 +10,7 @@ import numpy as np
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.drive import ReadingErrors
-from gpusim_rl.gate.robot import make_robot
+from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import Plan, Settings
 from gpusim_rl.gate.worlds import Worlds
 from gpusim_rl.tools.identify.estimates import CERTAIN, Estimate
@@ -22,6 +22,7 @@ Array = np.ndarray
 DRAWS = {"friction": (0.3, 1.6), "payload": (-0.2, 0.3), "delay": (0.0, 0.06)}
 DRAWS |= {"kp": (0.7, 1.3), "kd": (0.5, 1.5), "armature": (0.5, 2.0), "joint_friction": (0.3, 3.0)}
 QUANTITIES = ("friction", "payload", "delay", "kp", "kd")  # what a walk can tell
+OF_WALKERS = ("friction", "payload")  # not of a fixed base
 BEGIN, BLOCK = 2.0, 3.0  # s that do not count, and of the parts whose features are compared
 LAGS = 6  # control steps of a correlation between targets and angles
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # of the ridge
@@ -63,10 +64,15 @@ def identify(
     ranges = DRAWS | {name: x.range for name, x in joints.items() if name in DRAWS}
     truth, stood, simulated = walks(policy, command, settings, ranges, robots, seed)
     mine = {name: x[:, None] for name, x in (readings | {"targets": targets}).items()}
-    names = [x for x in QUANTITIES if x not in joints]
+    names = [x for x in quantities(make_robot(policy)) if x not in joints]
     rows = features(simulated, policy.dt)[stood]
     row = features(mine, policy.dt)
-    return {name: ridge(rows, truth[name][stood], row) for name in names}
+    return {name: within(ridge(rows, truth[name][stood], row), DRAWS[name]) for name in names}
+
+
+def quantities(robot: Robot) -> tuple[str, ...]:
+    """What a log of this robot can tell: with a fixed base neither ground nor load."""
+    return QUANTITIES if robot.base else tuple(x for x in QUANTITIES if x not in OF_WALKERS)
 
 
 def walks(
@@ -139,6 +145,12 @@ def features(x: dict[str, Array], dt: float) -> Array:
             size = np.sqrt((a**2).mean((0, 2)) * (b**2).mean((0, 2)))
             columns.append(((a * b).mean((0, 2)) / (size + 1e-9))[:, None])
     return np.concatenate(columns, 1).astype(float)
+
+
+def within(x: Estimate, ends: tuple[float, float]) -> Estimate:
+    """An estimate within what was drawn; its interval still reaches what the regression said."""
+    value = float(np.clip(x.value, *ends))
+    return Estimate(value, max(x.margin, abs(x.value - value)))
 
 
 def ridge(rows: Array, truth: Array, row: Array) -> Estimate:
