@@ -206,7 +206,8 @@ def read(path: str | Path) -> Recording:
         from mcap.stream_reader import StreamReader
     except ImportError:
         raise ValueError(MISSING) from None
-    about, rows, whole, channels = None, [], True, set[int]()
+    about: dict[str, str] = {}
+    rows, whole, channels = [], True, set[int]()
     with open(path, "rb") as file:
         reader = StreamReader(file, validate_crcs=True, record_size_limit=LIMIT)
         try:
@@ -232,9 +233,9 @@ def read(path: str | Path) -> Recording:
         raise ValueError(f"{path} is a damaged log: {reason}") from None
 
 
-def fault(metadata: Mapping[str, str] | None) -> str:
+def fault(metadata: Mapping[str, str]) -> str:
     """What is wrong with the metadata of a log, as far as it is seen before it is parsed; or ""."""
-    if metadata is None:
+    if not metadata:
         return f"is no log of a robot: it has no metadata {NAME!r}"
     if metadata.get("format") != str(FORMAT):
         return f"has format {metadata.get('format')!r}: this program reads {FORMAT}"
