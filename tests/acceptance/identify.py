@@ -106,6 +106,9 @@ def judged(policy: Policy, numbers: dict[str, float]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] not in (["hang"], ["walk"], ["train"]):
+        print(__doc__)
+        raise SystemExit(sys.argv[1:2] != ["--help"])
     run = {"hang": hanging, "walk": walking, "train": training}[sys.argv[1]]
     values = dict(word.split("=") for word in sys.argv[2:])
     first = int(values.get("first", 0))

@@ -195,6 +195,8 @@ def run_apart(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
     if script in MODULES:
         words = [str(ROOT / word) if word == "train.py" else word for word in words]
         script = f"-m {MODULES[script]}"
+    elif not script.endswith(".py"):
+        script = f"-m {script}"
     fresh = script.startswith("-m ") or "task=my_arm" in words
     done = command(script, *words, cwd=cwd, fresh=fresh)
     return done.returncode, done.stdout + done.stderr

@@ -138,7 +138,8 @@ def test_the_end_makes_each_film_that_is_left(films):
     films({"iteration": 6.0})
     assert (films.made, films.pending, films.due) == (2, 4, 6)
     films.finish()
-    assert starts(lines) == [f"no film of iteration {i}" for i in (2, 4, 6)]
+    ends = [line for line in starts(lines) if not line.startswith("filming")]  # it may take long
+    assert ends == [f"no film of iteration {i}" for i in (2, 4, 6)]
     assert not [*folder.iterdir()]
 
 
