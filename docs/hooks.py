@@ -40,7 +40,6 @@ TITLES = {
     "robot": "Robots: robot=NAME",
     "sim": "Simulators: sim=NAME",
     "log": "Metrics: log=NAME",
-    "ranges": "What differs between robots, as identified: ranges=NAME",
     "cluster": "Actors in other processes: cluster=NAME",
     "play.yaml": "Keys of play.py",
     "gate.yaml": "The release gate and comparisons: keys of play.py mode=gate and mode=ab",
