@@ -93,7 +93,7 @@ def test_what_moves_a_base_is_refused_beside_a_cube(field, tmp_path):
     """An arm beside a cube is answered in one line, as is a robot without any free joint."""
     file = tmp_path / "arm.xml"
     file.write_text(ARM.format(first=CUBE, last="").replace("</worldbody>", f"</worldbody>{FLAG}"))
-    numbers: Any = dict(dt=0.02, episode=1.0, clip=1.0, observation_delay=(0, 0))
+    numbers: Any = dict(dt=0.02, episode=1.0, clip=1.0, observation_delay=(0, 0), share_at_ends=0.0)
     entry = with_ranges({field: {"kind": "uniform"}})
     task = Task(mjcf=str(file), actuator=make_actuator(), randomise=entry, **numbers)
     assert task.base is None and [x.name for x in task.objects] == ["cube"]

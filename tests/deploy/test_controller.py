@@ -273,7 +273,8 @@ def puller(**settings: Any) -> Puller:
     """A task of this model."""
     mjm, encoder = mujoco.MjModel.from_xml_string(ROPES), uniform(0.1, 0.2)
     settings = {"randomise": with_ranges({"encoder": encoder}), "text": ROPES} | settings
-    past = {"observation_delay": (0, 1), "clip": 2.0, "actuator": make_actuator()}
+    past = {"observation_delay": (0, 1), "clip": 2.0, "share_at_ends": 0.0}
+    past["actuator"] = make_actuator()
     return Puller(mjcf="ropes.xml", dt=0.02, episode=0.4, mjm=mjm, **past | settings)
 
 

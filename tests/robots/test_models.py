@@ -34,7 +34,7 @@ STATES = 20  # that are compared, 0.04 s apart
 def load_task(file: Path) -> mujoco.MjModel:
     """The model of a task with this file."""
     keys: dict[str, Any] = dict(dt=0.02, episode=1.0, clip=1.0)
-    keys |= dict(observation_delay=(0, 0), actuator=None)
+    keys |= dict(observation_delay=(0, 0), share_at_ends=0.0, actuator=None)
     task = Task(mjcf=str(file), **keys)
     assert task.evaluation().mjm.opt.jacobian == task.mjm.opt.jacobian
     return task.mjm
