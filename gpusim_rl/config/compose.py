@@ -57,12 +57,12 @@ def compose_plain(name: str, overrides: list[str]) -> dict[str, Any]:
                 raise ValueError(f"{list_of}: add -m to run each")
             if is_group(override.key_or_group):
                 check_words.check_choice(override, choices(override.key_or_group))
-        groups = tuple(str(o.input_line) for o in parsed if is_group(o.key_or_group))
+        groups = group_words(parsed)
         base = build_base(name, groups)
         user_files.check_complete(base, user_choices(name, groups))
         for override in parsed:
             check_key(override, base)
-        cfg = build(name, overrides)
+        cfg = build(name, [*run_choices(parsed), *overrides])
     except (HydraException, OmegaConfBaseException) as error:
         says = str(error).splitlines()[0]
         word = says.removeprefix("Error merging override ")
@@ -80,6 +80,31 @@ def compose_plain(name: str, overrides: list[str]) -> dict[str, Any]:
         if key in after:  # a later word may have replaced what it lies below
             check_words.same_kind(key, before.get(key), after[key])
     return cfg
+
+
+def group_words(overrides: list[Override]) -> tuple[str, ...]:
+    """The words that choose a file of a group, first those of the run that resume= continues."""
+    chosen = [str(x.input_line) for x in overrides if is_group(x.key_or_group)]
+    return (*run_choices(overrides), *chosen)
+
+
+def run_choices(overrides: list[Override]) -> list[str]:
+    """Words that choose the groups of the run that resume= continues.
+
+    Of a group without a word, that is: its keys are then those of the run, not of our default.
+    """
+    if not any(x.key_or_group == "resume" for x in overrides):
+        return []
+    words = {x.key_or_group: str(x.value()) for x in overrides if not x.is_sweep_override()}
+    groups = {key.partition(".")[0] for key in words if "." in key} - words.keys()
+    from gpusim_rl.runs.run import Run  # not for every command
+
+    try:
+        saved = flatten(Run.open(Path(words.get("resume", ""))).config)
+    except (OSError, ValueError):
+        return []  # `continue_config` says what is wrong
+    names = {group: saved.get(f"{group}.name") for group in ("task", "algo", "reward")}
+    return [f"{x}={names[x]}" for x in names if x in groups and names[x] in choices(x)]
 
 
 def check_key(override: Override, base: dict[str, Any]) -> None:

@@ -5,8 +5,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Override
+
 from gpusim_rl.config.check_words import EXACT, merge
-from gpusim_rl.config.compose import ALGO, build, build_base, choices, is_group, named, parse
+from gpusim_rl.config.compose import (
+    ALGO,
+    build,
+    build_base,
+    choices,
+    group_words,
+    is_group,
+    named,
+    parse,
+)
 from gpusim_rl.config.device_overrides import read_device_overrides
 from gpusim_rl.config.renamed_keys import rename_keys
 from gpusim_rl.config.robot_size import fit_to_robot
@@ -61,13 +72,14 @@ def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True
         robot: whether to fit a new training's numbers to its robot.
     ValueError or OSError in one line if something is wrong.
     """
-    keys = [override.key_or_group for override in parse(overrides)]
+    parsed = parse(overrides)
+    keys = [override.key_or_group for override in parsed]
     by_name = named(overrides)
     if cfg["start"] is not None and cfg["resume"] is not None:
         raise ValueError("start= begins a new training: leave it out, or resume=")
     cfg = find_earlier_run(cfg, by_name)
     if cfg["resume"] is not None:
-        cfg = continue_config(cfg, keys)
+        cfg = continue_config(cfg, parsed)
     config = Config.of(cfg)
     cfg = read_device_overrides(cfg, keys)
     if config.graph == "whole" and config.sim.conditional:
@@ -144,8 +156,8 @@ def check_demos(cfg: Config) -> None:
             raise FileNotFoundError(f"{key}={name}: this run has no checkpoint")
 
 
-def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
-    """The configuration of the run cfg["resume"], with cfg's values of `keys`.
+def continue_config(cfg: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
+    """The configuration of the run cfg["resume"], with cfg's values of the keys of `overrides`.
 
     A group such as task=quadruped says which file it is, not what was in it when the run began.
     ValueError lists the keys that may not change.
@@ -155,7 +167,7 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     check_trainable(run)
     before = load_config(run, allowed).plain
     after = copy.deepcopy(before)
-    for key in keys:
+    for key in [override.key_or_group for override in overrides]:
         group, _, rest = key.partition(".")
         # the run has what these gave it
         given = group in ("gpu", "start", "teacher") or key in KEPT
@@ -166,7 +178,7 @@ def continue_config(cfg: dict[str, Any], keys: list[str]) -> dict[str, Any]:
         if rest:
             set_key(after, key, flatten(cfg)[key])
         elif group == "curriculum" and cfg[group]:  # that of the command line joins the run's
-            ours = build_base("config", ())[group] or {}  # of the default task
+            ours = build_base("config", group_words(overrides))[group] or {}  # of the task's file
             said = {name: x for name, x in cfg[group].items() if ours.get(name) != x}
             after[group] = (before[group] or {}) | said
         elif group in ("log", "cluster") or not is_group(group):

@@ -16,7 +16,7 @@ from tests.worlds import ROOT, make_env, make_ppo
 
 SMALL = (
     *("task=cartpole", "device=cpu", "num_envs=8", "num_steps=4", "iterations=5", "every=2"),
-    *("episodes=4", "task.episode=2", "algo.hidden=[8]", "sim.threads=1", "fuse=off"),
+    *("episodes=4", "task.episode=0.5", "algo.hidden=[8]", "sim.threads=1", "fuse=off"),
 )
 
 

@@ -10,7 +10,7 @@ from gpusim_rl.runs.checkpoints import RENAMED
 from gpusim_rl.tools import verify
 from tests.command_lines import TINY
 
-PLAN = "curriculum={task.weights.slip:{from:0,to:1,by:success,start:-1,stop:1}}"
+PLAN = "curriculum={task.weights.calm:{from:0,to:1,by:success,start:-1,stop:1}}"
 
 
 def train_run(path: str, *words: str) -> None:
@@ -24,7 +24,7 @@ def test_evaluations_do_not_matter(words, last, tmp_path, monkeypatch, capsys):
     evaluations is until the first."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
-    train_run("run", "task=quadruped", *words, "eval_every=2", "iterations=4")
+    train_run("run", "task=cartpole", *words, "eval_every=2", "iterations=4")
     verify.main(["run"])
     said = capsys.readouterr().out
     assert f"iteration {last}: all" in said and f"iteration {last + 1}: all" not in said
@@ -35,20 +35,20 @@ def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
     line says so."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
-    train_run("run", "task=quadruped", "iterations=2")
+    train_run("run", "task=cartpole", "iterations=2")
     for words in (
         ["resume=run", "iterations=3", "graph=off", "sim.threads=2"],
-        ["resume=run", "iterations=4", "task.weights.slip=1"],
+        ["resume=run", "iterations=4", "task.weights.calm=1"],
     ):
         train_or_exit(configure(*words))
         if "iterations=3" in words:
             verify.main(["run"])
         warned = "this is not the run that was begun" in capsys.readouterr().err
-        assert warned == ("task.weights.slip=1" in words)
+        assert warned == ("task.weights.calm=1" in words)
     with pytest.raises(SystemExit, match="2"):
         verify.main(["run"])
     assert (
-        "run was continued with other values from iteration 3 on (task.weights.slip)"
+        "run was continued with other values from iteration 3 on (task.weights.calm)"
         in capsys.readouterr().err
     )
 
