@@ -210,7 +210,7 @@ def test_evaluate(here, trained):
     ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
     weights, noise = settings.task.weights, settings.task.noise
     episodes = evaluate(
-        ppo.policy, make_task(episode=2.0), weights=weights, noise=noise, episodes=4
+        ppo.policy, make_task(episode=0.5), weights=weights, noise=noise, episodes=4
     )
     assert {key: x for key, x in scores.items() if key in episodes} | {
         "success": scores["episodes_passed"]

@@ -154,19 +154,22 @@ def live_iteration(task: str) -> tuple[Any, dict, dict]:
 
 @pytest.mark.parametrize("task, key", [(task, key) for task in TASKS for key in MOVING[task]])
 def test_each_number_is_heeded(task, key):
-    """From one state, with another value of one number, a run differs after some iterations; with
-    the same value it does not."""
+    """From one state, with another value of one number, a run differs after some iterations.
+
+    With the same value it does not, which is tried with the first number of each task.
+    """
     ppo, first, last = live_iteration(task)
     number = ppo.numbers[key]
     before = number.clone()
     other = before * SHARES.get(key, 0.5) if before.any() else before + 0.5
-    for value in (other, before):
+    for value in (other, before) if key == MOVING[task][0] else (other,):
         number.copy_(before)  # what is observed first is of the first state
         ppo.load(first, "test")
         number.copy_(value)
         for _ in range(4):
             ppo.iteration()
         assert bool(differing(ppo.state(), last)) == (value is other)
+    number.copy_(before)
 
 
 def test_resume_is_exact():
