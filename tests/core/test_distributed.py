@@ -167,6 +167,7 @@ def test_two_ranks_are_one(tmp_path, learner):
         assert worst <= 1e-5 and torch.equal(one["env/step_count"], two["env/step_count"])
 
 
+@pytest.mark.matrix  # docs/several-gpus.md trains on two ranks in each run of the tests
 def test_two_ranks_train_the_cartpole(tmp_path):
     """Two ranks also finish the cartpole, whose policy has few worlds on each, and write its
     file."""
