@@ -58,7 +58,7 @@ def environment(home: Path, block: str = "", hide: str = "", **settings: str) ->
 
 
 def run_process(
-    *line: str, cwd: Path = ROOT, timeout: float = 240, env: dict[str, str] | None = None
+    *line: str, cwd: Path = ROOT, timeout: float = 900, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """A process that has ended, with what it printed. It has no terminal."""
     return subprocess.run(
@@ -79,7 +79,7 @@ def run_python(program: str, **settings: str) -> subprocess.CompletedProcess[str
 
 
 def command(
-    script: str, *words: str, cwd: Path, timeout: float = 240, fresh: bool = False, **settings: str
+    script: str, *words: str, cwd: Path, timeout: float = 900, fresh: bool = False, **settings: str
 ) -> subprocess.CompletedProcess[str]:
     """Run train.py, play.py or "-m a.module" in cwd with no terminal.
 

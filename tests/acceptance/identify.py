@@ -75,14 +75,14 @@ def training(seeds: range) -> None:
     """Policies with and without ranges, on the robots that these are of."""
     here = Path(tempfile.mkdtemp())
     words = ("task=quadruped", "seed=1", *QUICK)
-    succeed("train.py", *words, "run_dir=plain", cwd=here)
+    succeed("train.py", *words, "run_dir=plain", cwd=here, timeout=7200)
     for seed in seeds:
         name = f"robot{seed}"
         files = [str(here / f"{what}{seed}.mcap") for what in ("hang", "walk")]
         main.main(["simulate", str(DEMO), *files, "seconds=20", f"seed={seed}"])
         (here / "conf" / "ranges").mkdir(parents=True, exist_ok=True)
         main.main([*files, f"policy={DEMO}", f"out={here}/conf/ranges/{name}.yaml"])
-        succeed("train.py", *words, f"ranges={name}", f"run_dir={name}", cwd=here)
+        succeed("train.py", *words, f"ranges={name}", f"run_dir={name}", cwd=here, timeout=7200)
         for run in ("plain", name):
             success, falls = judged(Policy(here / run / "policy.onnx"), simulated.draw(seed))
             print(f"robot {seed}, {run}: success {success:.3f}, falls {falls:.3f}", flush=True)
