@@ -29,6 +29,7 @@ from gpusim_rl.serve.settings import is_loopback
 
 TEMPLATE = Path(__file__).with_name("registry.html")
 LOOPBACK, PORT, LAST_PORT = "127.0.0.1", 8090, 65535
+PROGRAM = ("-m", "gpusim_rl.registry")  # of Python
 LARGEST = 1 << 26  # bytes of a form and its file
 DRAINED = 1 << 30  # bytes of a larger one that are read, so that a browser shows the answer
 LONGEST = 1000  # characters of a field
@@ -64,7 +65,7 @@ class Job(NamedTuple):
     """A command line that runs, or ran, and the name of the file that came with it."""
 
     words: list[str]
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[Any]
     file_name: str
 
 
@@ -114,7 +115,7 @@ class PageServer(ThreadingHTTPServer):
             if self.job and self.job.process.poll() is None:
                 raise PageError(HTTPStatus.CONFLICT, "wait until the command before has ended")
             self.sent.write_bytes(form.get("file", b""))
-            line = [sys.executable, "-m", "gpusim_rl.registry", *words, f"registry={self.folder}"]
+            line = [sys.executable, *PROGRAM, *words, f"registry={self.folder}"]
             env = os.environ | {"PYTHONPATH": search_path()}
             with open(self.said, "wb") as said:
                 pipes: dict[str, Any] = {"stdout": said, "stderr": subprocess.STDOUT}
@@ -286,14 +287,18 @@ def version_words(row: Row) -> Row:
     lineage = {key: str(x) for key, x in row["lineage"].items()}
     short = {key: lineage.get(key, "")[:SHORT] for key in ("commit", "labels", "parent")}
     run = " ".join(lineage[key] for key in ("run", "imported") if key in lineage)
-    row = row | short | {"run": run, "digest": row["digest"][:SHORT]}
-    return {key: errors.printable(x) if isinstance(x, str) else x for key, x in row.items()}
+    return printable(row | short | {"run": run, "digest": row["digest"][:SHORT]})
 
 
 def event_words(row: Row) -> Row:
     """An event as the page's table says it."""
     evidence = "; ".join(f"{key.replace('_', ' ')}: {x}" for key, x in row["evidence"].items())
-    row = row | {"evidence": evidence}
+    return printable(row | {"evidence": evidence})
+
+
+def printable(row: Row) -> Row:
+    """A row without control characters, and its time as people write it."""
+    row = row | {"at": row["at"].removesuffix("+00:00").replace("T", " ")}
     return {key: errors.printable(x) if isinstance(x, str) else x for key, x in row.items()}
 
 

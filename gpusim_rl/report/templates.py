@@ -3,6 +3,7 @@
 Their words are escaped by Jinja: a stranger may have made the run or the file that they are of.
 """
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ def render(template: Path, **words: Any) -> str:
 
     words: what it says: plain texts, lists and tables.
     """
+    return environment(template.parent).get_template(template.name).render(**words)
+
+
+@cache  # a template is compiled once
+def environment(folder: Path) -> Any:
+    """Jinja's environment of the templates in a folder."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    environment = Environment(
-        loader=FileSystemLoader([template.parent, FOLDER]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(template.name).render(**words)
+    loader = FileSystemLoader([folder, FOLDER])
+    rules: Any = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=loader, undefined=StrictUndefined, **rules)
