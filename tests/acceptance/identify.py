@@ -12,13 +12,13 @@ judges both policies on that robot. `drift` compares walks of 20 s with what rec
 prints how many quantities that lie outside are told, and how many that lie inside are said to.
 """
 
+import json
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.deploy.runtime import Policy
@@ -100,7 +100,7 @@ def drifting(seeds: range) -> None:
     names, robot = [*walk.QUANTITIES], make_robot(policy)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"
-        file.write_text(yaml.safe_dump(compose_plain("config", ["task=quadruped", "recipe=robot"])))
+        file.write_text(json.dumps(compose_plain("config", ["task=quadruped", "recipe=robot"])))
         trained = drift.trained_ranges(file, names, robot)
     told: dict[tuple[str, bool], list[bool]] = {}
     for seed in seeds:

@@ -1,5 +1,6 @@
 """Identification: the numbers of simulated robots are told by their logs, and become ranges."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -247,8 +248,9 @@ def run_file(folder: Path, **entries: Any) -> str:
     folder.mkdir()
     plan = {"task.randomise.friction.low": {"from": 0.9, "to": 0.5, "by": "iteration"}}
     drawn = {"friction": {"kind": "uniform", "low": 0.9, "high": 1.25, "how": "set", "only": None}}
-    cfg: Any = {"task": {"randomise": drawn | entries}, "robot": {"actuator": {"delay": None}}}
-    (folder / "config.yaml").write_text(yaml.safe_dump(cfg | {"curriculum": plan}))
+    task = {"randomise": drawn | entries, "dt": 0.02, "observation_delay": [0, 3]}
+    cfg = {"task": task, "robot": {"actuator": {"delay": None}}}
+    (folder / "config.yaml").write_text(json.dumps(cfg | {"curriculum": plan}))
     return str(folder)
 
 
@@ -261,18 +263,18 @@ def test_what_a_run_was_trained_with(tmp_path):
     off, some = {"kind": "off", "low": 0.9, "high": 1.1}, {"kind": "uniform", "low": 2, "high": 3}
     run = run_file(tmp_path / "a", payload=payload, kp=off, armature=some | {"how": "set"})
     ends = drift.trained_ranges(drift.source(run), names, robot)
-    expected = {"friction": (0.5, 1.25), "delay": (0, 0), "kp": (1, 1)}
+    expected = {"friction": (0.5, 1.25), "delay": (0, 0.06), "kp": (1, 1)}
     assert ends.pop("payload") == pytest.approx((-2 / kilograms, 1 / kilograms))
     assert ends == expected  # of armature and damping it tells nothing that could be compared
     scaled = some | {"how": "scale"}
     run = run_file(tmp_path / "b", friction=scaled, armature=scaled, kp=some | {"only": ["a"]})
     (tmp_path / "b" / "config.yaml").write_text(
-        (tmp_path / "b" / "config.yaml").read_text().replace("delay: null", "delay: [0.01, 0.02]")
+        (tmp_path / "b" / "config.yaml").read_text().replace("null}}", "[0.01, 0.02]}}")
     )
     model = float(robot.model.geom_friction[:, 0].max())
     assert drift.trained_ranges(drift.source(run), names, robot) == {
         "friction": (0.5 * model, 3 * model),
-        "delay": (0.01, 0.02),
+        "delay": (0.01, 0.08),
         "armature": (2, 3),
     }
 

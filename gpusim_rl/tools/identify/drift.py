@@ -74,15 +74,18 @@ def trained_ranges(file: Path, names: list[str], robot: Robot | None) -> dict[st
         if not is_plain(cfg):
             raise TypeError
         cfg = config_at(cfg.get("curriculum"), cfg)
-        entries = cfg.get("task", {}).get("randomise", {})
+        task = cfg.get("task", {})
+        entries = task.get("randomise", {})
         actuator = cfg.get("robot", {}).get("actuator", {})
         ranges = {
             name: entry_range(name, entries[name], robot) for name in names if name in entries
         }
         if "delay" in names and "delay" in actuator:
             delay = actuator["delay"] or 0.0  # null is none
-            low, high = delay if isinstance(delay, list) else (delay, delay)
-            ranges["delay"] = float(low), float(high)
+            ends = delay if isinstance(delay, list) else [delay, delay]
+            # a log tells the age of readings and the delay of targets as one number
+            late = [x * task["dt"] for x in task.get("observation_delay", ())] or [0.0, 0.0]
+            ranges["delay"] = float(ends[0] + late[0]), float(ends[1] + late[1])
         if not all(low <= high for low, high in filter(None, ranges.values())):
             raise ValueError
     except (TypeError, ValueError, KeyError, AttributeError):
