@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import search_path
@@ -29,7 +29,8 @@ from gpusim_rl.serve.settings import is_loopback
 
 TEMPLATE = Path(__file__).with_name("registry.html")
 LOOPBACK, PORT, LAST_PORT = "127.0.0.1", 8090, 65535
-PROGRAM = ("-m", "gpusim_rl.registry")  # of Python
+# -P: no module comes from the working directory
+PROGRAM = ("-P", "-m", "gpusim_rl.registry")
 LARGEST = 1 << 26  # bytes of a form and its file
 DRAINED = 1 << 30  # bytes of a larger one that are read, so that a browser shows the answer
 LONGEST = 1000  # characters of a field
@@ -195,12 +196,12 @@ class Handler(BaseHTTPRequestHandler):
             raise PageError(HTTPStatus.FORBIDDEN, "this host is not served")
         if any(x != f"http://{hosts[0]}" for x in origins):
             raise PageError(HTTPStatus.FORBIDDEN, "forms of other sites are refused")
-        parts = urlsplit(self.path)
-        query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        path, _, words = self.path.partition("?")
+        query = {key: values[-1] for key, values in parse_qs(words).items()}
         token = query.get("token", "").encode(errors="replace")
         if not hmac.compare_digest(token, self.server.token.encode()):
             raise PageError(HTTPStatus.FORBIDDEN, "open the address that the command printed")
-        if parts.path != "/":
+        if path != "/":
             raise PageError(HTTPStatus.NOT_FOUND, "there is no such page")
         return query
 
