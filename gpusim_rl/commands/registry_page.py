@@ -54,7 +54,7 @@ STATES = {None: "running", 0: "done", 1: "refused"}  # by exit code; others are 
 Form = dict[str, bytes]
 
 
-class PageError(Exception):
+class PageError(ValueError):
     """What is wrong with a request, in a line, and the status that answers it."""
 
     def __init__(self, status: HTTPStatus, line: str):
@@ -175,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
             try:
                 form, file_name = parse_form(self.headers["Content-Type"] or "", self.body())
                 self.server.start(form, file_name)
-            except (PageError, ValueError, OSError) as error:
+            except (ValueError, OSError) as error:
                 status = error.status if isinstance(error, PageError) else HTTPStatus.BAD_REQUEST
                 return self.send(status, self.page(query, errors.reason(error)))
             self.send_response(HTTPStatus.SEE_OTHER)
