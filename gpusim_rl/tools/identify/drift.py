@@ -62,9 +62,10 @@ def source(word: str) -> Path:
     folders = [folder for folder in (user_folder("conf"), CONF) if folder]
     named = [folder / "ranges" / f"{word}.yaml" for folder in folders]
     files = [Path(word) / "config.yaml", *named, *([Path(word)] if word.endswith(".yaml") else [])]
-    if not (found := [file for file in files if file.is_file()]):
-        raise ValueError(f"against={word}: no run, no .yaml file, and no conf/ranges/{word}.yaml")
-    return found[0]
+    for file in files:
+        if file.is_file():
+            return file
+    raise ValueError(f"against={word}: no run, no .yaml file, and no conf/ranges/{word}.yaml")
 
 
 def trained_ranges(file: Path, names: list[str], robot: Robot | None) -> dict[str, Range]:
