@@ -10,6 +10,7 @@
     gpusim-registry export NAME VERSION FILE.zip
     gpusim-registry import FILE.zip
     gpusim-registry retain NAME COUNT
+    gpusim-registry page [port=8090]
 
 NAME is the task's, unless name= says another. VERSION is a number, an alias, or the beginning of a
 digest. The alias `released` needs that the gate passes the file, and the command runs the gate.
@@ -273,11 +274,13 @@ COMMANDS: dict[str, tuple[int, int]] = {  # how many words each takes, at least 
     "export": (3, 3),
     "import": (1, 1),
     "retain": (2, 2),
+    "page": (0, 0),
 }
 KEYS = {  # of each command, beside registry= and format=
     "add": ("name", "run", "labels", "parent", "note"),
     "promote": ("why", *EVIDENCE),
     "rollback": ("why",),
+    "page": ("port",),
 }
 SETTINGS = ("gate.", "ab.", "seed")  # beginnings of keys that the gate and comparisons have
 
@@ -319,6 +322,10 @@ def run_command(
         if not plain[1].isdecimal():
             raise ValueError(f"retain {plain[1]}: expected how many versions stay")
         return retain(folder, plain[0], int(plain[1]))
+    if command == "page":
+        from gpusim_rl.commands import registry_page
+
+        return registry_page.serve(Path(folder), keys.get("port", str(registry_page.PORT)))
     functions: dict[str, Callable[..., Any]] = {
         "add": add,
         "rollback": rollback,

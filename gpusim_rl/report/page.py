@@ -1,6 +1,6 @@
 """A page about one training or several: HTML that needs neither a network nor another file.
 
-Its words are escaped by Jinja, and its policy forbids scripts: a stranger may have made the run.
+Its policy forbids scripts: a stranger may have made the run.
 """
 
 import base64
@@ -14,6 +14,7 @@ from gpusim_rl.core.errors import printable
 from gpusim_rl.core.files import read_whole
 from gpusim_rl.report import curves
 from gpusim_rl.report.scores import interval, number_text
+from gpusim_rl.report.templates import render
 from gpusim_rl.runs.summary import Summary
 
 TEMPLATE = Path(__file__).with_name("report.html")
@@ -144,16 +145,10 @@ def page(settings: curves.Settings, film: bool, **words: Any) -> str:
         film: whether there is one.
         words: what the template `report.html` says besides the curves: plain texts and tables.
     """
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     colors = [curves.COLORS[i % len(curves.COLORS)] for i in range(len(settings))]
     labels = dict(zip(settings, colors, strict=True)) if len(settings) > 1 else {}
     words |= {"colors": curves.COLORS, "seeds": max(map(len, settings.values()))}
-    return template.render(sections=sections(settings, film), labels=labels, **words)
+    return render(TEMPLATE, sections=sections(settings, film), labels=labels, **words)
 
 
 def range_over_seeds(values: list[float]) -> str:

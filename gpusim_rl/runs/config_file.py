@@ -38,18 +38,23 @@ def is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def read_config(file: Path) -> dict[str, Any]:
-    """The composed configuration in a file. No object is made from what the file says.
-
-    Raises:
-        ValueError: the file is not the configuration of a run.
-    """
+def read_plain(file: Path) -> Any:
+    """What a YAML file says. No object is made from it. ValueError if it is not YAML."""
     try:
-        config = yaml.load(read_text(file), Loader)  # a SafeLoader
+        return yaml.load(read_text(file), Loader)  # a SafeLoader
     except (yaml.YAMLError, RecursionError, *MISTAKES) as error:
         raise ValueError(f"{file} is not YAML: {error}") from None
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """The composed configuration in a file.
+
+    Raises:
+        ValueError: the file is not the configuration of a run.
+    """
+    config = read_plain(file)
     task = config.get("task") if isinstance(config, dict) else None
     if not isinstance(task, dict) or not is_plain(config):
         raise ValueError(f"{file} is not the configuration of a run")

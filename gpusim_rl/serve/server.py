@@ -6,7 +6,6 @@ robots in simulation, benches, and computers beside a robot.
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import resource
 import signal
@@ -16,7 +15,6 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
@@ -29,6 +27,7 @@ from gpusim_rl.serve.follow import Alias, alias_file
 from gpusim_rl.serve.messages import pack, unpack
 from gpusim_rl.serve.metrics import Metrics
 from gpusim_rl.serve.pool import Pool, Version
+from gpusim_rl.serve.settings import is_loopback
 
 PORT = 8000  # of openpi's servers
 SCHEMES = ("Bearer", "Api-Key")  # of a token; openpi's client says the second
@@ -263,15 +262,6 @@ class Server:
 def error_line(about: dict[str, Any]) -> str:
     """What the loop says of an error that nobody expected, in a line without its traceback."""
     return f"warning: {about['message']}: {about.get('exception')!r}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host, perhaps with a port, is this machine, which no other can reach by it."""
-    try:
-        name = host if host.count(":") > 1 and host[0] != "[" else urlsplit(f"//{host}").hostname
-        return name == "localhost" or ipaddress.ip_address(name or "").is_loopback
-    except ValueError:
-        return False
 
 
 def read_token(file: str | None, host: str) -> str:

@@ -3,8 +3,10 @@
 These are optional, so nothing here imports them.
 """
 
+import ipaddress
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 from gpusim_rl.core import ranges
 from gpusim_rl.core.paths import install
@@ -34,3 +36,12 @@ def check_source(cfg: dict[str, Any]) -> None:
             raise ValueError(f"mode=serve serves an exported file: not with {key}=")
     if bool(cfg["onnx"]) == bool(cfg["registry"] or cfg["alias"]):
         raise ValueError("mode=serve needs onnx=FILE, or registry=DIR for what it releases")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, perhaps with a port, is this machine, which no other can reach by it."""
+    try:
+        name = host if host.count(":") > 1 and host[0] != "[" else urlsplit(f"//{host}").hostname
+        return name == "localhost" or ipaddress.ip_address(name or "").is_loopback
+    except ValueError:
+        return False

@@ -97,13 +97,16 @@ def gpu_readings(device: torch.device) -> dict[str, Callable[[], float]]:
 
 
 # Why: docs/decisions/0102-metrics-in-a-file.md
-def text(row: dict[str, Any], labels: dict[str, str]) -> str:
+def text(
+    row: dict[str, Any], labels: dict[str, str], source: str = "metrics.jsonl of a training"
+) -> str:
     """A row of metrics in Prometheus' text format.
 
     A key such as `reward/up` is `gpusim_reward{name="up"}`; all metrics are gauges.
 
     Args:
         labels: of all of them.
+        source: where they come from, which is their help.
     """
     families: dict[str, list[str]] = {}
     for key, value in row.items():
@@ -111,7 +114,7 @@ def text(row: dict[str, Any], labels: dict[str, str]) -> str:
         name = UNITS.get(name, name)
         family = "gpusim_" + "".join(x if x.isalnum() and x.isascii() else "_" for x in name)
         # node_exporter wants the same help of all runs, so no learner's own words
-        head = f"# HELP {family} from metrics.jsonl of a training\n# TYPE {family} gauge"
+        head = f"# HELP {family} from {source}\n# TYPE {family} gauge"
         about = labels | ({"name": part} if slash else {})
         words = ",".join(f"{label}={quote(x)}" for label, x in about.items())
         families.setdefault(family, [head]).append(f"{family}{{{words}}} {float(value)}")

@@ -3,13 +3,16 @@
     python -m tests.acceptance.identify hang [robots=20] [first=0]
     python -m tests.acceptance.identify walk [robots=20] [first=0]
     python -m tests.acceptance.identify train [robots=5] [first=0]
+    python -m tests.acceptance.identify drift [robots=20] [first=0]
 
 `hang` prints how far off kp, armature and dry friction (shares), and the delay [s], are after 60 s.
 `walk` prints the root mean squares of errors after 20 s, alone and after hanging. Both tell how
 many ranges hold the truth. `train` trains the quadruped with and without each robot's ranges, and
-judges both policies on that robot.
+judges both policies on that robot. `drift` compares walks of 20 s with what recipe=robot draws. It
+prints how many quantities that lie outside are told, and how many that lie inside are said to.
 """
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -23,7 +26,7 @@ from gpusim_rl.gate.drive import drive
 from gpusim_rl.gate.judge import succeeded
 from gpusim_rl.gate.robot import make_robot
 from gpusim_rl.gate.scenarios import Plan
-from gpusim_rl.tools.identify import hang, main, simulated, walk
+from gpusim_rl.tools.identify import drift, hang, main, simulated, walk
 from tests.command_lines import succeed
 from tests.worlds import ROOT
 
@@ -37,7 +40,7 @@ def hanging(seeds: range) -> None:
     policy, rows = Policy(DEMO), []
     for seed in seeds:
         truth = simulated.draw(seed)
-        estimates = hang.identify(simulated.hanging(policy, truth, 60.0, seed)).estimates
+        estimates = hang.identify(simulated.hanging_motion(policy, truth, 60.0, seed)).estimates
         off = {name: x.value - truth[name] for name, x in estimates.items() if name != "kd"}
         shares = {x: y if x == "delay" else y / truth[x] for x, y in off.items()}
         inside = {x: estimates[x].range[0] <= truth[x] <= estimates[x].range[1] for x in off}
@@ -58,7 +61,7 @@ def walking(seeds: range) -> None:
         _, _, readings = walk.walks(policy, command, settings, ends, 1, seed)
         readings = {name: x[:, 0] for name, x in readings.items()}
         targets = readings.pop("targets")
-        joints = hang.identify(simulated.hanging(policy, truth, 20.0, seed)).estimates
+        joints = hang.identify(simulated.hanging_motion(policy, truth, 20.0, seed)).estimates
         arrays = readings, targets, command
         for what, known in {"alone": {}, "after hanging": joints}.items():
             how = {"joints": known, "robots": walk.ROBOTS, "seed": 0}
@@ -88,6 +91,37 @@ def training(seeds: range) -> None:
             print(f"robot {seed}, {run}: success {success:.3f}, falls {falls:.3f}", flush=True)
 
 
+def drifting(seeds: range) -> None:
+    """Robots that walk for 20 s, each told by the same simulated ones."""
+    policy = Policy(DEMO)
+    settings: Any = compose_plain("play", ["mode=gate"])["gate"]
+    command, walks = simulated.commands(policy, settings, 20.0), walk.walks
+    shared = walks(policy, command, settings, walk.DRAWS, walk.ROBOTS, 0)
+    names, robot = [*walk.QUANTITIES], make_robot(policy)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.yaml"
+        file.write_text(json.dumps(compose_plain("config", ["task=quadruped", "recipe=robot"])))
+        trained = drift.trained_ranges(file, names, robot)
+    told: dict[tuple[str, bool], list[bool]] = {}
+    for seed in seeds:
+        truth = simulated.draw(seed)
+        ends = {name: (x, x) for name, x in truth.items()}
+        walk.walks = walks
+        _, _, readings = walk.walks(policy, command, settings, ends, 1, seed)
+        walk.walks = lambda *_: shared
+        readings = {name: x[:, 0] for name, x in readings.items()}
+        arrays = readings, readings.pop("targets"), command
+        how: dict[str, Any] = {"joints": {}, "robots": walk.ROBOTS, "seed": 0}
+        estimates = walk.identify(policy, *arrays, settings, **how)
+        for name, (low, high) in trained.items():
+            one = drift.Comparison(name, estimates[name], (low, high))
+            told.setdefault((name, low <= truth[name] <= high), []).append(one.drifted)
+            print(seed, f"{truth[name]:.3f}", one.line() if one.drifted else f"{name} stays")
+    for (name, inside), values in sorted(told.items()):
+        where = "inside" if inside else "outside"
+        print(f"{name} {where}: {sum(values)} of {len(values)} are said to have left")
+
+
 def judged(policy: Policy, numbers: dict[str, float]) -> tuple[float, float]:
     """Shares of success and falls of 32 copies of a robot with these numbers, in each scenario."""
     robot = make_robot(policy)
@@ -106,10 +140,11 @@ def judged(policy: Policy, numbers: dict[str, float]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] not in (["hang"], ["walk"], ["train"]):
+    runs = {"hang": hanging, "walk": walking, "train": training, "drift": drifting}
+    if sys.argv[1:2] not in [[name] for name in runs]:
         print(__doc__)
         raise SystemExit(sys.argv[1:2] != ["--help"])
-    run = {"hang": hanging, "walk": walking, "train": training}[sys.argv[1]]
+    run = runs[sys.argv[1]]
     values = dict(word.split("=") for word in sys.argv[2:])
     first = int(values.get("first", 0))
     run(range(first, first + int(values.get("robots", 5 if run is training else 20))))

@@ -59,6 +59,7 @@ LISTED = {
     f"{REGISTRY} promote quadruped candidate released 'why=first release'": LONG,
     f"{REGISTRY} rollback quadruped released 'why=slips on tiles'": LONG,
     f"{REGISTRY} compare quadruped released candidate": LONG,
+    f"{REGISTRY} page": ENDLESS,
     f"{REGISTRY} promote quadruped candidate released better_than=released": LONG,
     f"{REGISTRY} promote quadruped candidate released not_worse_than=released": LONG,
     "python train.py task=quadruped recipe=robot gate=true": LONG,
@@ -83,6 +84,7 @@ LISTED = {
     ),
     f"{IDENTIFY} simulate policy.onnx hang.mcap walk.mcap seed=3": LONG,
     f"{IDENTIFY} hang.mcap walk.mcap policy=policy.onnx": LONG,
+    f"{IDENTIFY} walk.mcap policy=policy.onnx against=runs/walk metrics=drift.prom": LONG,
     "python train.py robot=go1": NETWORK,
     "python train.py task=humanoid robot=g1": NETWORK,
     "python train.py robot=go1 robot.actuator.kind=net robot.actuator.file=go1.safetensors": (

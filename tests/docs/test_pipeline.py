@@ -106,6 +106,15 @@ def test_a_log_of_a_robot_that_walks(work):
     assert "name its controller with policy=FILE" in said
 
 
+def test_drift_is_asked_of_the_training(work):
+    """A newer log is compared with the run of the policy."""
+    said = make(work, "-n", "drift", "NEWEST=today.mcap").stdout
+    words = (
+        r"identify today\.mcap policy=policy\.onnx against=runs/pipeline-\d+ metrics=drift\.prom"
+    )
+    assert re.search(words, said)
+
+
 def test_a_job_of_slurm_goes_on(tmp_path):
     """Before its time is over make gets SIGTERM with all that it runs, and the job is queued."""
     for name, text in {

@@ -10,7 +10,8 @@ from gpusim_rl.commands.play_mode import DEMO, choose_mode
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.serve import settings
 from gpusim_rl.serve.follow import alias_file
-from gpusim_rl.serve.server import allow_files, is_loopback, open_listener, read_token, run_server
+from gpusim_rl.serve.server import allow_files, open_listener, read_token, run_server
+from gpusim_rl.serve.settings import is_loopback
 
 WRONG = {
     "": "mode=serve needs onnx=FILE, or registry=DIR",

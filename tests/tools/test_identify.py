@@ -1,5 +1,6 @@
 """Identification: the numbers of simulated robots are told by their logs, and become ranges."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from gpusim_rl.config import compose, resume
 from gpusim_rl.config.compose import compose_plain
@@ -18,7 +20,7 @@ from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.robot import make_robot
 from gpusim_rl.gate.scenarios import Plan
 from gpusim_rl.gate.worlds import Worlds
-from gpusim_rl.tools.identify import hang, main, simulated, walk
+from gpusim_rl.tools.identify import drift, hang, main, simulated, walk
 from gpusim_rl.tools.identify.estimates import Estimate, as_yaml
 from tests.worlds import ROOT, check_words
 
@@ -239,6 +241,124 @@ def test_mistakes(logs, capsys, monkeypatch, words, says):
         main.main(words)
     said = capsys.readouterr().err
     assert stop.value.code == 2 and says in said and said.count("\n") == 1
+
+
+def run_file(folder: Path, **entries: Any) -> str:
+    """A run whose configuration draws these fields, the ends of friction in the curriculum."""
+    folder.mkdir()
+    plan = {"task.randomise.friction.low": {"from": 0.9, "to": 0.5, "by": "iteration"}}
+    drawn = {"friction": {"kind": "uniform", "low": 0.9, "high": 1.25, "how": "set", "only": None}}
+    task = {"randomise": drawn | entries, "dt": 0.02, "observation_delay": [0, 3]}
+    cfg = {"task": task, "robot": {"actuator": {"delay": None}}}
+    (folder / "config.yaml").write_text(json.dumps(cfg | {"curriculum": plan}))
+    return str(folder)
+
+
+def test_what_a_run_was_trained_with(tmp_path):
+    """Ranges are in the units of estimates, and what is off is the model's own number."""
+    robot = make_robot(Policy(DEMO))
+    kilograms = float(robot.model.body_subtreemass[robot.base])
+    names = ["friction", "payload", "delay", "kp", "armature", "damping"]
+    payload = {"kind": "normal", "low": -2.0, "high": 1.0, "only": ["trunk"]}
+    off, some = {"kind": "off", "low": 0.9, "high": 1.1}, {"kind": "uniform", "low": 2, "high": 3}
+    run = run_file(tmp_path / "a", payload=payload, kp=off, armature=some | {"how": "set"})
+    ends = drift.trained_ranges(drift.source(run), names, robot)
+    expected = {"friction": (0.5, 1.25), "delay": (0, 0.06), "kp": (1, 1)}
+    assert ends.pop("payload") == pytest.approx((-2 / kilograms, 1 / kilograms))
+    assert ends == expected  # of armature and damping it tells nothing that could be compared
+    scaled = some | {"how": "scale"}
+    run = run_file(tmp_path / "b", friction=scaled, armature=scaled, kp=some | {"only": ["a"]})
+    (tmp_path / "b" / "config.yaml").write_text(
+        (tmp_path / "b" / "config.yaml").read_text().replace("null}}", "[0.01, 0.02]}}")
+    )
+    model = float(robot.model.geom_friction[:, 0].max())
+    assert drift.trained_ranges(drift.source(run), names, robot) == {
+        "friction": (0.5 * model, 3 * model),
+        "delay": (0.01, 0.08),
+        "armature": (2, 3),
+    }
+
+
+@pytest.mark.parametrize(
+    "value, margin, trained, line",
+    [
+        (0.42, 0.04, (0.6, 1.1), "drift: friction 0.42 (0.38 to 0.46), trained with 0.6 to 1.1"),
+        (0.42, 0.19, (0.6, 1.1), ""),
+        (1.3, 0.1, (0.6, 1.1), "drift: friction 1.3 (1.2 to 1.4), trained with 0.6 to 1.1"),
+        (1.04, 0.001, (1.0, 1.0), ""),  # the model errs by more
+        (1.06, 0.001, (1.0, 1.0), "drift: friction 1.06 (1.01 to 1.11), trained with 1 to 1"),
+    ],
+)
+def test_a_quantity_has_left_its_range(value, margin, trained, line):
+    """Where no number of its own range, which has a least width, is in the trained one."""
+    one = drift.Comparison("friction", Estimate(value, margin), trained)
+    assert (one.line() if one.drifted else "") == line
+
+
+def drift_of(logs: Path, capsys: Any, *words: str) -> tuple[int, str, str]:
+    """(exit code, last line, errors) of the command for the walk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(logs)
+        patch.setattr(main, "of_walk", lambda *_, **__: ESTIMATES)
+        try:
+            main.main(["walk.mcap", f"policy={DEMO}", *words])
+            code = 0
+        except SystemExit as stop:
+            code = int(str(stop.code))
+    out, error = capsys.readouterr()
+    return code, out.strip().rpartition("\n")[2], error
+
+
+ESTIMATES = {"friction": Estimate(0.3, 0.1), "kp": Estimate(1.0, 0.02), "kd": Estimate(1.0, 0.2)}
+
+
+def test_drift_is_a_line_a_code_and_a_metric(logs, tmp_path, capsys):
+    """A released robot that left its ranges is told apart, and one that did not, in a file too."""
+    off = {"kind": "off", "low": 0.9, "high": 1.1}
+    run, metrics = run_file(tmp_path / "run", kp=off), tmp_path / "drift.prom"
+    before = [*(logs / "conf" / "ranges").iterdir()]
+    words = (f"against={run}", f"metrics={metrics}")
+    line = "drift: friction 0.3 (0.2 to 0.4), trained with 0.5 to 1.25"
+    warning = "warning: no range of kd to compare with\n"
+    assert drift_of(logs, capsys, *words) == (1, line, warning)
+    families = {x.name: x for x in text_string_to_metric_families(metrics.read_text())}
+    values = {x.labels["name"]: x.value for x in families["gpusim_drift"].samples}
+    assert values == {"friction": 1, "kp": 0}
+    about = {"robot": "walk", "policy": read(logs / "walk.mcap").digest[:12], "name": "friction"}
+    for end, value in {"estimate": 0.3, "low": 0.2, "high": 0.4, "trained_low": 0.5}.items():
+        sample = families[f"gpusim_drift_{end}"].samples[0]
+        assert sample.labels == about and sample.value == pytest.approx(value)
+    assert families["gpusim_drift_written_timestamp_seconds"].samples[0].value > 1e9
+    (logs / "wide.yaml").write_text(
+        "task: {randomise: {friction: {kind: uniform, low: 0.2, high: 9}}}"
+    )
+    none = "no drift of friction"
+    assert drift_of(logs, capsys, "against=wide.yaml")[:2] == (0, none)
+    assert [*(logs / "conf" / "ranges").iterdir()] == before
+    (logs / "conf" / "ranges" / "wide.yaml").write_text((logs / "wide.yaml").read_text())
+    assert drift_of(logs, capsys, "against=wide", "out=again.yaml")[:2] == (0, none)
+    assert "friction" in (logs / "again.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    "content, words, says",
+    [
+        ("", ["against=none_such"], "no run, no .yaml file, and no conf/ranges/none_such.yaml"),
+        ("", ["metrics=a.prom"], "metrics=a.prom needs against="),
+        ("task: {}", ["against=x.yaml", "metrics=a.txt"], "a name that ends in .prom"),
+        ("task: {}", ["against=x.yaml"], "x.yaml has no range of friction, kp, kd"),
+        ("[1]", ["against=x.yaml"], "x.yaml is neither the configuration of a run nor ranges"),
+        ("a: *b", ["against=x.yaml"], "x.yaml is not YAML"),
+        ("task: {randomise: {kp: {low: a, high: 1}}}", ["against=x.yaml"], "is neither the"),
+        ("task: {randomise: {kp: {low: 2, high: 1}}}", ["against=x.yaml"], "is neither the"),
+        ("robot: {actuator: {delay: [1]}}\ntask: 3", ["against=x.yaml"], "is neither the"),
+    ],
+)
+def test_mistakes_of_what_was_trained(logs, capsys, content, words, says):
+    """Each is answered by one line, and exits with 2."""
+    (logs / "x.yaml").write_text(content)
+    code, _, said = drift_of(logs, capsys, *words)
+    assert code == 2 and says in said and said.count("\n") == 1
 
 
 def test_targets_for_a_robot(tmp_path, monkeypatch, capsys):

@@ -18,6 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpusim_rl.runs import writer
 from gpusim_rl.runs.run import Run
 from gpusim_rl.serve.metrics import Metrics
+from gpusim_rl.tools.identify import drift
+from gpusim_rl.tools.identify.estimates import Estimate
 from gpusim_rl.training.machine import Machine, text
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY
@@ -190,16 +192,19 @@ def test_what_the_card_does(tmp_path, monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_rules_name_metrics_that_there_are():
-    """The rules of the page are the file of the examples, and each names metrics of a training or
-    of the server."""
+def test_the_rules_name_metrics_that_there_are(tmp_path):
+    """The rules of the page are the file of the examples, and each names metrics of a training, of
+    the server or of a robot."""
     path = ROOT / "docs" / "examples" / "alerts.yaml"
     assert path.read_text(encoding="utf-8") == files("docs/watching.md")["alerts.yaml"]
     promtool("check", "rules", str(path))
     server = SimpleNamespace(pools=(), sessions=0, settings={"sessions": 1})
     keys = ["iteration", "rollbacks", "steps_per_s", "running", "written_timestamp_seconds"]
     keys += [f"system/{x}" for x in ("disk_free_bytes", *map("gpu_{}".format, GPU))]
+    comparison = drift.Comparison("kp", Estimate(1.3, 0.1), (0.9, 1.1))
+    drift.write_metrics(tmp_path / "drift.prom", [comparison], {})
     content = text(dict.fromkeys(keys, 1.0), {}) + Metrics(server).text()
+    content += (tmp_path / "drift.prom").read_text()
     names = {name for name, _ in samples(content)}
     rules = [x for y in yaml.safe_load(path.read_text())["groups"] for x in y["rules"]]
     assert len(rules) >= 10

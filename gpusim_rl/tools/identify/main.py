@@ -10,6 +10,9 @@ Keys:
     out      file to write (default: conf/ranges/ and the first log's name, ending in .yaml)
     robots   that walk in simulation to be compared (default: 192)
     seed     of their numbers (default: 0)
+    against  what the policy was trained with: its run, a .yaml file or the name of ranges. Each
+             quantity that has left its range is a line, and ranges are written with out= alone
+    metrics  file for Prometheus of what against= finds (.prom)
 
 Two words come before a policy's file instead of logs:
 
@@ -17,7 +20,7 @@ Two words come before a policy's file instead of logs:
     simulate POLICY.onnx [hang.mcap] [walk.mcap]: logs of a simulated robot with drawn numbers
 
 with the keys `seconds` of each (default: 60) and `seed`. docs/identify.md has an example. Exits
-with 0, or with 2 and one line for a mistake.
+with 0, with 1 if against= finds drift, or with 2 and one line for a mistake.
 """
 
 from itertools import combinations, pairwise
@@ -34,10 +37,12 @@ from gpusim_rl.deploy.onboard.log import Recording, read
 from gpusim_rl.deploy.onboard.verdict import digest
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.robot import make_robot
-from gpusim_rl.tools.identify import hang, simulated, walk
+from gpusim_rl.tools.identify import drift, hang, simulated, walk
 from gpusim_rl.tools.identify.estimates import Estimate, Source, as_yaml, table
 
 DEFAULTS = {"policy": "", "out": "", "robots": str(walk.ROBOTS), "seed": "0"}
+DEFAULTS |= {"against": "", "metrics": ""}
+SHORT = 12  # digits of a digest that people see
 LONGEST = 60.0  # s of a walk that are looked at
 GAP = 3  # control steps between two rows that are still one motion
 Array = np.ndarray
@@ -75,26 +80,19 @@ def whole_number(values: dict[str, str], key: str, least: int) -> int:
 
 
 def identify_logs(files: list[str], values: dict[str, str]) -> None:
-    """Identify what logs tell, print it, and write the ranges."""
-    name = Path(files[0]).stem.replace("-", "_").replace(".", "_")
-    out = Path(values["out"] or f"conf/ranges/{name}.yaml")
+    """Identify what logs tell and print it; write the ranges, or say what has left them."""
+    out, against = ranges_file(files, values), values["against"]
     robots, seed = whole_number(values, "robots", 16), whole_number(values, "seed", 0)
-    if not values["out"]:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    validate.writable("out", str(out), (".yaml",), files)
-    if not out.stem.isidentifier():
-        raise ValueError(f"out={out}: expected letters, digits and _ for ranges={out.stem}")
     logs = [(file, read(file)) for file in files]
     check_kinds(logs)
     estimates: dict[str, Estimate] = {}
-    sources, mass = [], 0.0  # kg, of a robot that walks
+    sources, robot = [], None  # that walks
     for file, log in sorted(logs, key=lambda x: is_walk(x[1])):  # those of hanging first
         lines = []
         if is_walk(log):
             policy = policy_of(log, file, values["policy"])
-            estimates |= of_walk(log, file, policy, estimates, robots=robots, seed=seed)
             robot = make_robot(policy)
-            mass = float(robot.model.body_subtreemass[robot.base])
+            estimates |= of_walk(log, file, policy, estimates, robots=robots, seed=seed)
         else:
             fit = hang.identify(motion(log, file), file)
             estimates, lines = estimates | fit.estimates, fit.lines()
@@ -102,8 +100,47 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
     print(table(estimates))
     for source in sources:
         print("\n".join(source.lines))
-    out.write_text(as_yaml(out.stem, estimates, sources, mass))
-    print(f"wrote {out}: train.py ranges={out.stem}")
+    if out:
+        out.write_text(as_yaml(out.stem, estimates, sources, drift.mass(robot) if robot else 0.0))
+        print(f"wrote {out}: train.py ranges={out.stem}")
+    if against:
+        newest = sources[-1]
+        labels = {"robot": Path(newest.file).stem, "policy": newest.digest[:SHORT]}
+        tell_drift(*drift.compare(estimates, against, robot), values["metrics"], labels)
+
+
+def ranges_file(files: list[str], values: dict[str, str]) -> Path | None:
+    """The file of ranges to write, or none; ValueError if that, or another, cannot be written."""
+    against, metrics = values["against"], values["metrics"]
+    if against:
+        drift.source(against)
+        validate.writable("metrics", metrics or None, (".prom",), [*files, against])
+    elif metrics:
+        raise ValueError(f"metrics={metrics} needs against=, what the policy was trained with")
+    if against and not values["out"]:
+        return None
+    name = Path(files[0]).stem.replace("-", "_").replace(".", "_")
+    out = Path(values["out"] or f"conf/ranges/{name}.yaml")
+    if not values["out"]:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    validate.writable("out", str(out), (".yaml",), files)
+    if not out.stem.isidentifier():
+        raise ValueError(f"out={out}: expected letters, digits and _ for ranges={out.stem}")
+    return out
+
+
+def tell_drift(
+    rows: list[drift.Comparison], others: list[str], metrics: str, labels: dict[str, str]
+) -> None:
+    """Print what has left its range, write the metrics, and exit with 1 if anything has."""
+    if metrics:
+        drift.write_metrics(Path(metrics), rows, labels)
+    if others:
+        errors.warn(f"warning: no range of {', '.join(others)} to compare with")
+    drifted = [row.line() for row in rows if row.drifted]
+    print("\n".join(drifted or [f"no drift of {', '.join(row.name for row in rows)}"]))
+    if drifted:
+        raise SystemExit(1)
 
 
 def check_kinds(logs: list[tuple[str, Recording]]) -> None:
