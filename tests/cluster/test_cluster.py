@@ -60,13 +60,29 @@ def test_no_step_is_learned_from_twice(seen):
 
 def test_lives_go_on(seen):
     """An actor that is started again has its next life, and so has each after a resume."""
-    before, after = seen["on their own"]["lives"]
-    assert before == [2, 1] and after == [3, 2]
+    before, after = seen["on their own"]["continued"]["lives"]
+    assert before == [2, 1] and after == [3, 3]
 
 
 def test_a_packet_that_is_not_finite_is_refused(seen):
     """It is counted, nothing is learned from it, and its actor begins its next life."""
     assert seen["on their own"]["broken"] == [False, 1, 1]
+
+
+def test_evaluations_are_beside_the_learner(seen):
+    """Each success comes some iterations later, and is that of the policy of the iteration that the
+    row names. One that an evaluator did not live to give comes from the next. The one that is high
+    enough ends the training, and marks the checkpoint of its iteration."""
+    now = seen["on their own"]["evaluated"]
+    assert len(now["lateness"]) == 3 and min(now["lateness"]) > 0
+    assert now["scores"] == pytest.approx([0.5, 0.5, 0.9], abs=1e-8)
+    assert now["repeated"] and now["deaths"] == 1
+    assert now["best"] and now["ended"]
+
+
+def test_the_mean_of_evaluations_goes_on(seen):
+    """A checkpoint has it where the actors begin anew, too: curricula by success follow it."""
+    assert seen["on their own"]["continued"]["success"] == 0.25
 
 
 def test_an_actor_that_is_asked_to_end_hands_in_its_packet(seen):
@@ -78,7 +94,7 @@ def test_a_process_is_free_after_an_error(monkeypatch):
     """SIGTERM ends one at once whose last call has failed, and one that works at its next call."""
     process, codes = engine.Process(), []
     monkeypatch.setattr(engine.os, "_exit", codes.append)
-    process.actor = SimpleNamespace(fail=lambda: 1 / 0, work=lambda: process.leave())
+    process.worker = SimpleNamespace(fail=lambda: 1 / 0, work=lambda: process.leave())
     with pytest.raises(ZeroDivisionError):
         process.call("fail")
     process.leave()
@@ -102,10 +118,11 @@ def test_all_listen_on_this_machine_alone(seen):
 
 
 def test_a_death_is_one_line(seen):
-    """All that is said are our lines about the four actors that ended."""
+    """Of four actors and an evaluator that ended, one line each is said, and nothing of Ray's."""
     lines = [line for line in seen["said"].splitlines() if line.strip()]
-    assert len(lines) == 4, seen["said"]
+    assert len(lines) == 5, seen["said"]
     assert all("it is started again" in line for line in lines)
+    assert lines[-1].startswith("the evaluator (process ")
 
 
 @pytest.mark.parametrize(
