@@ -38,9 +38,7 @@ METRICS = (
     Metric("cluster/missing", "cluster/missing", "actors that give nothing now", ".0f"),
     Metric("cluster/lost", "cluster/lost", "packets that ended with an actor, in all", ".0f"),
     Metric("cluster/bytes", "cluster/bytes", "bytes of a control step on the wire", ".0f"),
-    Metric(
-        "cluster/idle", "cluster/idle", "share of the time that the busiest actor waited", ".2f"
-    ),
+    Metric("cluster/idle", "cluster/idle", "share that the busiest actor waited", ".2f"),
     Metric("cluster/slowest", "cluster/slowest", "slowest actor over the median one", ".2f"),
 )
 
@@ -112,7 +110,8 @@ class ClusterIteration(Iteration):
     def worlds(self) -> dict[str, Live]:
         """The live tensors of the actors, by name, as a learner with one world would have them."""
         live = self.env.tensors() | per_world("memory/", self.policy.blank_memory(1))
-        return {name: x for name, x in live.items() if name not in self.learned()}
+        learned = self.learned()
+        return {name: x for name, x in live.items() if name not in learned}
 
     def state(self) -> dict[str, Tensor]:
         """As `Iteration` has it. In sync mode it is that of one process with all worlds."""
@@ -135,12 +134,7 @@ class ClusterIteration(Iteration):
                 for name, (x, rows) in worlds.items()
             }
             check_layout(state, layout | expected, where)
-            source.load(
-                {
-                    name: Live(group.rows(state[name]) if rows else state[name], rows)
-                    for name, (_, rows) in worlds.items()
-                }
-            )
+            source.load(state, {name: rows for name, (_, rows) in worlds.items()})
         else:
             check_layout({name: x for name, x in state.items() if name in learned}, layout, where)
             source.begin_again(int(state.get("cluster/lives", torch.zeros(1)).max()))

@@ -95,7 +95,7 @@ def evaluations(cfg: Config, many: Any) -> dict[str, Any]:
             seen[int(row["iteration"])] = samples(many.policy)
             rows += [row] if "success" in row else []
             if loop.asked and len(rows) == 1 and not killed:
-                os.kill(evaluator.pid, signal.SIGKILL)
+                os.kill(evaluator.seat.pid, signal.SIGKILL)
                 killed = loop.asked.iteration
     trainer.close()
     best = {x["success_of"]: x["success"] for x in rows if x["success"] > 0.8}
@@ -144,7 +144,7 @@ def on_their_own(folder: Path) -> dict[str, Any]:
     accounts = {str(key): {**x} for key, x in source.ledger.accounts.items()}
     other = make_config(*words, "task.weights.upright=0.3")
     try:
-        source.check_identity("actor 1", source.seats[1].process, identity(other))
+        source.check_identity(source.seats[1], identity(other))
         refused = ""
     except ValueError as error:
         refused = str(error)

@@ -10,11 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
 from gpusim_rl.cluster import engine
 from gpusim_rl.config import command_line
-from tests.command_lines import refused, run_python
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run
+from tests.command_lines import TINY, refused, run_python, succeed
+from tests.core.test_distributed import torchrun_train
 from tests.shared import shared
 from tests.worlds import ROOT
 
@@ -139,6 +143,27 @@ def test_a_death_is_one_line(seen):
 def test_mistakes_are_one_line(words, says, tmp_path):
     """What does not fit is said in one line, before Ray is started."""
     assert says in refused("train.py", "task=cartpole", "device=cpu", *words, cwd=tmp_path)
+
+
+@pytest.mark.matrix
+def test_two_ranks_with_two_actors_each_are_one_with_four(tmp_path):
+    """In step, two processes of torchrun learn what one does, and their checkpoint has all worlds.
+    Ahead, they go on from there, and an evaluation beside them ends both."""
+    words = ["task=cartpole", *TINY, "num_envs=64", "iterations=3", "log=none", "save_every=1"]
+    words += ["cluster=ray", "cluster.actors=4", "cluster.sync=true"]
+    succeed("train.py", *words, "run_dir=one", cwd=tmp_path)
+    torchrun_train(tmp_path, *words, "run_dir=two")
+    one, two = (load(Run(tmp_path / name).checkpoints.latest())[0] for name in ("one", "two"))
+    assert {k: v.shape for k, v in one.items()} == {k: v.shape for k, v in two.items()}
+    worst = max((one[k] - two[k]).abs().max().item() for k in one if k.startswith("policy/"))
+    print(f"two ranks with two actors each, one with four: weights differ by {worst:.1e}")
+    assert worst <= 5e-7
+    assert all(torch.equal(one[k], two[k]) for k in one if k.startswith("sim/"))
+    ahead = ["cluster.sync=false", "iterations=100000", "eval_every=1", "stop_at=1e-9"]
+    torchrun_train(tmp_path, "resume=two", *ahead)
+    last = Run(tmp_path / "two").rows()[-1]
+    assert last["success"] > 0 and last["success_of"] < last["iteration"]
+    assert last["cluster/lag_max"] <= 1 and last["cluster/refused"] == 0
 
 
 def test_no_command_loads_ray(tmp_path):
