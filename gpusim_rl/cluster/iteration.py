@@ -10,7 +10,7 @@ from torch import Tensor
 from gpusim_rl.algorithms.iteration import Evaluation, Iteration
 from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.build.environment import build_env
-from gpusim_rl.build.joining import join
+from gpusim_rl.build.iteration import join_learner
 from gpusim_rl.build.learners import load_learner
 from gpusim_rl.cluster.source import RemoteSource, Spent
 from gpusim_rl.config.sections import Config
@@ -162,21 +162,16 @@ def make_iteration(cfg: Config, *, group: ProcessGroup = SINGLE) -> Iteration:
     """
     if cfg.num_envs % group.size:
         raise ValueError(f"num_envs={cfg.num_envs} does not divide into {group.size} ranks")
-    schedule = Curriculum(cfg.curriculum)
-    kind, module = load_learner(cfg)
-    if hasattr(module, "make_source"):
+    if hasattr(load_learner(cfg)[1], "make_source"):
         raise ValueError(f"cluster=ray: algo={cfg.algo.name} takes its steps from elsewhere")
+    schedule = Curriculum(cfg.curriculum)
     with torch_threads(cfg.threads):
-        return join(
+        return join_learner(
+            cfg,
             build_env(cfg, group.size, schedule, group=group),
-            kind,
-            cfg.algo.settings,
-            num_steps=cfg.num_steps,
             schedule=schedule,
             graph="off" if cfg.graph == "off" else "parts",
-            threads=cfg.threads,
             make_source=partial(make_source, cfg),
-            make_rewards=getattr(module, "make_rewards", None),
             num_envs=cfg.num_envs // group.size,
             kind_of_iteration=ClusterIteration,
         )

@@ -49,11 +49,12 @@ def kill(training: Any, actor: int, number: int) -> None:
 
 def in_step() -> dict[str, Any]:
     """Three actors in step with the learner, one of them killed, and the same from a checkpoint."""
-    one = make_alone(make_config(*WORDS, *GRU))
+    words = (*WORDS, *GRU, "reward=rnd")
+    one = make_alone(make_config(*words))
     iterate(one, 4)
     middle = one.state()
     iterate(one, 2)
-    many = make_iteration(make_config(*WORDS, *GRU, *SYNC))
+    many = make_iteration(make_config(*words, *SYNC))
     iterate(many, 2)
     kill(many, 1, signal.SIGKILL)
     iterate(many, 4)

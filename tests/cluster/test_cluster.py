@@ -43,7 +43,8 @@ def seen(tmp_path_factory) -> dict:
 
 def test_in_step_is_one_process(seen):
     """Three actors in step with the learner give every bit of one process, worlds too, with a
-    memory, after the death of one and after a resume of one process's checkpoint."""
+    memory and a bonus for what is new, after the death of one and after a resume of one process's
+    checkpoint."""
     now = seen["in step"]
     assert now["after a death"] == [] and now["after a resume"] == []
     assert now["deaths"] == 1
