@@ -109,16 +109,15 @@ class ClusterIteration(Iteration):
 
     def worlds(self) -> dict[str, Live]:
         """The live tensors of the actors, by name, as a learner with one world would have them."""
-        live = self.env.tensors() | per_world("memory/", self.policy.blank_memory(1))
-        learned = self.learned()
-        return {name: x for name, x in live.items() if name not in learned}
+        return self.env.tensors() | per_world("memory/", self.policy.blank_memory(1))
 
     def state(self) -> dict[str, Tensor]:
         """As `Iteration` has it. In sync mode it is that of one process with all worlds."""
         state = copy_state(self.learned() | self.source.tensors(), self.group)
         if self.source.sync:
             states = self.source.states()
-            for name, (_, rows) in self.worlds().items():
+            worlds = {name: x.worlds for name, x in self.worlds().items() if name not in state}
+            for name, rows in worlds.items():
                 parts = [tensor(x[name]).to(self.env.device) for x in states]
                 state[name] = self.group.all_gather(torch.cat(parts)) if rows else parts[0]
         return state
@@ -133,7 +132,7 @@ class ClusterIteration(Iteration):
                 name: ((count, *x.shape[1:]) if rows else tuple(x.shape), x.dtype)
                 for name, (x, rows) in worlds.items()
             }
-            check_layout(state, layout | expected, where)
+            check_layout(state, expected | layout, where)
             source.load(state, {name: rows for name, (_, rows) in worlds.items()})
         else:
             check_layout({name: x for name, x in state.items() if name in learned}, layout, where)

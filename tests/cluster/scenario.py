@@ -117,7 +117,7 @@ def continue_it(many: Any) -> dict[str, Any]:
     state, lives = many.state(), [*many.source.ledger.lives]
     many.env.success.zero_()
     many.load(state, "itself")
-    return {"lives": [lives, many.source.ledger.lives], "success": many.env.success.item()}
+    return {"lives": [lives, [*many.source.ledger.lives]], "success": many.env.success.item()}
 
 
 def on_their_own(folder: Path) -> dict[str, Any]:
@@ -140,15 +140,15 @@ def on_their_own(folder: Path) -> dict[str, Any]:
     while many.source.deaths == deaths:
         iterate(many, 1)
     handed_in = many.source.ledger.lost() == lost
-    source, continued = many.source, continue_it(many)
-    iterate(many, 2)
-    accounts = {str(key): {**x} for key, x in source.ledger.accounts.items()}
-    other = make_config(*words, "task.weights.upright=0.3")
+    source, refused = many.source, ""
     try:
+        other = make_config(*words, "task.weights.upright=0.3")
         source.check_identity(source.seats[1], identity(other))
-        refused = ""
     except ValueError as error:
         refused = str(error)
+    continued = continue_it(many)
+    iterate(many, 2)
+    accounts = {str(key): {**x} for key, x in source.ledger.accounts.items()}
     sockets = listening(os.getpid())
     cfg = make_config(*words, *EVALUATIONS, f"run_dir={folder}/run")
     return {
