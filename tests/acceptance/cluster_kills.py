@@ -111,7 +111,7 @@ def train(kills: int, seed: int, rng: random.Random) -> tuple[int, bool]:
     """
     folder, asked, rows, pid, due = tempfile.mkdtemp(prefix="accept-kill-"), [], [], 0, 0.0
     words = (*CARTPOLE, *CLUSTER, f"seed={seed}", f"eval_every={EVERY}", f"stop_at={GOAL}")
-    words += (f"iterations={8 * EVERY}", "report=false", f"run_dir={folder}/run")
+    words += (f"iterations={40 * EVERY}", "report=false", f"run_dir={folder}/run")
     trainer, left = Trainer(make_config(*words), make_iteration), kills
     loop, source = trainer.loop, cast(ClusterIteration, trainer.loop.iteration).source
     begin = loop.ask
@@ -121,16 +121,18 @@ def train(kills: int, seed: int, rng: random.Random) -> tuple[int, bool]:
             rows += [row] if "success" in row else []
             if source.evaluator.seat.pid != pid:
                 pid, due = source.evaluator.seat.pid, time.monotonic() + rng.uniform(0.2, 4)
-            if left and pid and time.monotonic() > due:
+            # a training ends at five deaths in a row
+            if left and pid and time.monotonic() > due and source.evaluator.seat.deaths < 3:
                 os.kill(pid, signal.SIGKILL)
                 left, due = left - 1, inf
     trainer.close()
     shutil.rmtree(folder)
-    last = rows[-1]
-    exact = [int(x.get("success_of", x["iteration"])) for x in rows] == asked
+    judged, last = [int(x.get("success_of", x["iteration"])) for x in rows], rows[-1]
+    exact = judged == asked
     print(
         f"evaluator: {kills - left} kills, {source.deaths} deaths, {len(asked)} evaluations begun, "
-        f"{len(rows)} in the log, {last['env_steps']:,} control steps to {last['success']:.3f}: "
+        f"{len(rows)} in the log; {last['success']:.3f} of the policy after "
+        f"{judged[-1] * loop.iteration.size:,} control steps, seen at {last['env_steps']:,}: "
         f"{'exact' if exact else 'WRONG'}",
         flush=True,
     )
