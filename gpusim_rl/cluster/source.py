@@ -139,11 +139,15 @@ class RemoteSource:
                 self.replace(actor, reason=error)
 
     def check_identity(self, seat: Seat, about: dict[str, str]) -> None:
-        """ValueError that says in what a process differs from the learner, which ends it."""
+        """An error that says in what a process differs from the learner, which ends it.
+
+        It is ValueError, and PeerLost where the training has begun.
+        """
         for name, theirs in about.items():
             if theirs != (ours := self.identity.get(name)):
                 self.engine.end(seat.process)
-                raise ValueError(f"{seat.name} is refused: its {name} is {theirs}, not {ours}")
+                kind = PeerLost if self.version else ValueError
+                raise kind(f"{seat.name} is refused: its {name} is {theirs}, not {ours}")
 
     def replace(self, actor: int, what: str = "has ended", reason: object = "") -> None:
         """Begin the next life of an actor whose process has ended; see `count_death`."""

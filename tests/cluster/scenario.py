@@ -22,6 +22,7 @@ from gpusim_rl.cluster.actor import identity
 from gpusim_rl.cluster.engine import Engine
 from gpusim_rl.cluster.iteration import make_iteration
 from gpusim_rl.config.sections import Config
+from gpusim_rl.core.distributed import PeerLost
 from gpusim_rl.core.states import copy_state
 from gpusim_rl.training.trainer import Trainer
 from tests.worlds import differing, make_config
@@ -144,7 +145,7 @@ def on_their_own(folder: Path) -> dict[str, Any]:
     try:
         other = make_config(*words, "task.weights.upright=0.3")
         source.check_identity(source.seats[1], identity(other))
-    except ValueError as error:
+    except PeerLost as error:
         refused = str(error)
     continued = continue_it(many)
     iterate(many, 2)
