@@ -1,6 +1,7 @@
 """One training iteration: a source fills a record, and a learner learns from it."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +30,10 @@ METRICS = (
     Metric("share/*", "perf/share/*"),
     Metric("schedule/*", "schedule/*"),
 )
+
+
+# gives the success; None if it is not known yet, and it is not to be waited for
+Evaluation = Callable[[bool], float | None]
 
 
 class Iteration:
@@ -167,6 +172,14 @@ class Iteration:
         """Multiply the learning rates, after a training went wrong. In place."""
         for rate in self.learner.rates:
             rate.mul_(factor)
+
+    def begin_evaluation(self, evaluate: Callable[[Any], float]) -> Evaluation:
+        """Let the policy of now be evaluated: here and at once, unless a subclass has a place.
+
+        evaluate: gives the success of what has the env, policy and schedule of an iteration.
+        """
+        success = evaluate(self)
+        return lambda wait: success
 
     def close(self) -> None:
         """End what runs elsewhere for it."""

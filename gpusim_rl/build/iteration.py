@@ -36,29 +36,25 @@ def make_iteration(
         first, life: of the worlds, as `build_env` has them.
     """
     worlds = num_envs or cfg.num_envs
-    with out_of_memory_named(worlds), torch_threads(cfg.threads):
-        return build_iteration(cfg, worlds, group, live, first, life)
-
-
-def build_iteration(
-    cfg: Config,
-    worlds: int,
-    group: ProcessGroup,
-    live: Sequence[str],
-    first: int | None,
-    life: int,
-) -> Iteration:
-    """`make_iteration` with as many worlds."""
     schedule = Curriculum(cfg.curriculum)
-    env = build_env(cfg, worlds, schedule, group=group, live=live, first=first, life=life)
+    with out_of_memory_named(worlds), torch_threads(cfg.threads):
+        env = build_env(cfg, worlds, schedule, group=group, live=live, first=first, life=life)
+        return join_learner(cfg, env, schedule=schedule, live=live)
+
+
+def join_learner(cfg: Config, env: Env, **more: Any) -> Iteration:
+    """An Env and the learner of a configuration, with its reward models, as one.
+
+    more: arguments of `join`, instead of what the configuration says.
+    """
     kind, module = load_learner(cfg)
     how = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
     how |= {"wrap": clone_of(cfg, env, make_iteration)} if cfg.demos else {}
-    makers = {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
-    how |= {"schedule": schedule, "live": live, "reward": load_reward(cfg, env)}
+    how |= {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
+    how |= {"reward": load_reward(cfg, env)}
     if cfg.teacher:
         how["make_teacher"] = partial(load_teacher, cfg, env)
-    return join(env, kind, cfg.algo.settings, **makers, **how)
+    return join(env, kind, cfg.algo.settings, **how | more)
 
 
 def load_reward(cfg: Config, env: Env) -> tuple[Any, Any, dict[str, Any]] | None:

@@ -54,7 +54,7 @@ def join(
         make_rewards: spec → reward models, which add to the reward before the update.
         make_teacher: spec → the actor that the learner imitates.
         wrap: (learner, spec) → the learner that takes its place.
-        num_envs: worlds of the record, if others than `env` are stepped.
+        num_envs: worlds of this process's record, if others than `env` are stepped.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -135,7 +135,8 @@ def make_spec(
 ) -> Spec:
     """The specification of a learner for an Env, or for as many worlds like its."""
     whole = graph == "whole" and env.sim.capturable
-    worlds = torch.arange(num_envs, device=env.device) if num_envs else env.rng.worlds
+    ours = torch.arange(num_envs or 0, device=env.device) + env.group.rank * (num_envs or 0)
+    worlds = ours if num_envs else env.rng.worlds
     return Spec(
         dims=env.dims,
         num_envs=len(worlds),

@@ -36,6 +36,8 @@ class Actor:
         again: the life of these worlds, which chooses their random numbers.
     """
 
+    cores = 1  # of Ray's that its process takes
+
     def __init__(
         self,
         plain: dict[str, Any],

@@ -1,4 +1,4 @@
-"""Actors as processes of Ray (https://docs.ray.io). Nothing else imports Ray."""
+"""Actors and the evaluator as processes of Ray (https://docs.ray.io). Nothing else imports Ray."""
 
 import os
 import secrets
@@ -9,7 +9,6 @@ import tempfile
 from importlib import import_module
 from typing import Any
 
-from gpusim_rl.cluster.actor import Actor
 from gpusim_rl.core.errors import no_stderr, warn
 from gpusim_rl.core.paths import search_path
 
@@ -25,23 +24,23 @@ LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # everything listens on 1
 STORE = 256 << 20  # bytes of Ray's object store on one machine
 
 
-class ActorLost(RuntimeError):
-    """The process of an actor has ended, or what it returned is lost."""
+class ProcessLost(RuntimeError):
+    """A process has ended, or what it returned is lost."""
 
 
 class Process:
-    """What Ray makes in each process: an `Actor`, once it is told which.
+    """What Ray makes in each process: an `Actor` or an `Evaluator`, once it is told which.
 
     SIGTERM ends it. If it works at a packet it ends at the next call, when the learner has that.
     """
 
     busy = leaves = False
 
-    def begin(self, plain: Any, policy: Any, columns: Any, where: dict[str, int]) -> Any:
-        """Make the worlds. Returns the process id, and what the learner must have in common."""
-        self.actor = Actor(plain, policy, columns, **where)
+    def begin(self, kind: Any, where: dict[str, int], *about: Any) -> Any:
+        """Make one. Returns the process id, and what the learner must have in common with it."""
+        self.worker = kind(*about, **where)
         signal.signal(signal.SIGTERM, self.leave)
-        return os.getpid(), self.actor.identity()
+        return os.getpid(), self.worker.identity()
 
     def leave(self, *_: Any) -> None:
         """End now, or at the next call if one is answered; a rented machine gives such notice."""
@@ -50,12 +49,12 @@ class Process:
             os._exit(0)
 
     def call(self, method: str, *args: Any) -> Any:
-        """What a method of the actor returns."""
+        """What a method of the worker returns."""
         self.busy = True
         if self.leaves:
             os._exit(0)
         try:
-            return getattr(self.actor, method)(*args)
+            return getattr(self.worker, method)(*args)
         finally:
             self.busy = False
 
@@ -80,7 +79,7 @@ class Engine:
         if address:
             check_token(address)
         self.ray: Any = import_module("ray")
-        self.remote = self.ray.remote(num_cpus=1, max_restarts=0)(Process)
+        self.remote = self.ray.remote(max_restarts=0)(Process)
         self.shared = self.ray.is_initialized()
         if not self.shared:
             self.connect(actors, address)
@@ -110,30 +109,34 @@ class Engine:
         if (cores := self.ray.cluster_resources().get("CPU", 0)) < actors:
             warn(f"cluster.address={address} has {cores:.0f} cores: {actors} actors wait for more")
 
-    def start(self, *about: Any) -> tuple[Any, Any]:
-        """A new process, and the reference to what its `begin` returns."""
-        self.processes.append(process := self.remote.remote())
-        return process, process.begin.remote(*about)
+    def start(self, kind: Any, where: dict[str, int], *about: Any) -> tuple[Any, Any]:
+        """A new process with a worker, and the reference to what its `begin` returns."""
+        self.processes.append(process := self.remote.options(num_cpus=kind.cores).remote())
+        return process, process.begin.remote(kind, where, *about)
 
     def call(self, process: Any, method: str, *args: Any) -> Any:
-        """The reference to what a method of an actor returns."""
+        """The reference to what a method of a worker returns."""
         return process.call.remote(method, *args)
 
     def put(self, value: Any) -> Any:
         """A reference to a value, which processes get as a copy."""
         return self.ray.put(value)
 
-    def ready(self, references: list[Any]) -> list[Any]:
-        """Those references whose values are there. Waits for one."""
-        one, rest = self.ray.wait(references, num_returns=1, fetch_local=False)
-        more, _ = self.ray.wait(rest, num_returns=len(rest), timeout=0) if rest else ([], [])
-        return one + more
+    def ready(self, references: list[Any], wait: bool = True) -> list[Any]:
+        """Those references whose values are there, or whose processes have ended.
+
+        wait: for the first one.
+        """
+        if wait:
+            self.ray.wait(references, fetch_local=False)
+        count = len(references)
+        return self.ray.wait(references, num_returns=count, timeout=0, fetch_local=False)[0]
 
     def get(self, reference: Any) -> Any:
         """The value of a reference.
 
         Raises:
-            ActorLost: the process has ended, or its machine.
+            ProcessLost: the process has ended, or its machine.
             ValueError, OSError: what it was asked raised so.
         """
         errors = self.ray.exceptions
@@ -142,7 +145,7 @@ class Engine:
         except errors.RayTaskError as error:
             raise error.cause if isinstance(error.cause, ValueError | OSError) else error from None
         except (errors.RayActorError, errors.ObjectLostError) as error:
-            raise ActorLost(str(error).strip().splitlines()[0]) from None
+            raise ProcessLost(str(error).strip().splitlines()[0]) from None
 
     def end(self, process: Any) -> None:
         """End a process at once."""

@@ -7,17 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.algorithms.iteration import Evaluation, Iteration
 from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.build.environment import build_env
-from gpusim_rl.build.joining import join
+from gpusim_rl.build.iteration import join_learner
 from gpusim_rl.build.learners import load_learner
 from gpusim_rl.cluster.source import RemoteSource, Spent
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.packing import tensor
 from gpusim_rl.core.record import Record
-from gpusim_rl.core.states import check_layout, copy_state, load_state, per_world, state_layout
+from gpusim_rl.core.states import (
+    Live,
+    check_layout,
+    copy_state,
+    load_state,
+    per_world,
+    state_layout,
+)
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
@@ -26,13 +34,11 @@ METRICS = (
     Metric("cluster/lag", "cluster/lag", "updates that a policy was behind, mean", ".2f", "lag"),
     Metric("cluster/lag_max", "cluster/lag_max", "the largest lag", ".0f"),
     Metric("cluster/refused", "cluster/refused", "refused packets, in all", ".0f", "refused"),
-    Metric("cluster/deaths", "cluster/deaths", "actors that ended, in all", ".0f"),
+    Metric("cluster/deaths", "cluster/deaths", "processes that ended, in all", ".0f"),
     Metric("cluster/missing", "cluster/missing", "actors that give nothing now", ".0f"),
     Metric("cluster/lost", "cluster/lost", "packets that ended with an actor, in all", ".0f"),
     Metric("cluster/bytes", "cluster/bytes", "bytes of a control step on the wire", ".0f"),
-    Metric(
-        "cluster/idle", "cluster/idle", "share of the time that the busiest actor waited", ".2f"
-    ),
+    Metric("cluster/idle", "cluster/idle", "share that the busiest actor waited", ".2f"),
     Metric("cluster/slowest", "cluster/slowest", "slowest actor over the median one", ".2f"),
 )
 
@@ -58,8 +64,9 @@ class ClusterIteration(Iteration):
         names, values = super().sums()
         spent = self.source.spent
         if spent.steps:
-            totals = len(self.env.statistics.totals)
-            values = torch.cat([values[:totals], spent.means / spent.steps])
+            sums = torch.cat([spent.means, spent.means.new_tensor([spent.steps])])
+            sums = self.group.all_reduce(sums)
+            values[len(self.env.statistics.totals) :] = sums[:-1] / sums[-1]
         return names, values
 
     def report(self) -> Callable[[], dict[str, float]]:
@@ -69,59 +76,77 @@ class ClusterIteration(Iteration):
         return lambda: read() | columns
 
     def columns(self) -> dict[str, float]:
-        """What the log says of packets and actors since the last report."""
-        source, spent = self.source, self.source.spent
+        """What the log says of packets and actors since the last report, of all ranks."""
+        source, spent, group = self.source, self.source.spent, self.group
+        about = [spent.bytes, spent.steps, sum(spent.lags), len(spent.lags), source.missing()]
+        about += [sum(source.ledger.refusals.values()), source.deaths, source.ledger.lost()]
+        seats = [[x.seconds, x.idle] for x in source.seats]
+        device = self.env.device if group.size > 1 else "cpu"  # where that needs no wait
+        parts = (torch.tensor(x, dtype=torch.float64, device=device) for x in ([about], seats))
+        about, seats = (group.all_gather(x) for x in parts)
+        nbytes, steps, lags, packets, missing, refused, deaths, lost = about.sum(0).tolist()
         # in step all wait for each other, so what an actor waits says nothing about it
-        seconds = sorted(x.seconds + x.idle * (not source.sync) for x in source.seats)
-        idle = min(x.idle / max(x.idle + x.seconds, 1e-9) for x in source.seats)
-        values = {
-            "cluster/lag": sum(spent.lags) / max(len(spent.lags), 1),
-            "cluster/lag_max": max(spent.lags, default=0),
-            "cluster/refused": sum(source.ledger.refusals.values()),
-            "cluster/deaths": source.deaths,
-            "cluster/lost": source.ledger.lost(),
-            "cluster/bytes": spent.bytes / max(spent.steps, 1),
-            "cluster/missing": source.missing(),
-            "cluster/idle": idle,
-            "cluster/slowest": seconds[-1] / max(seconds[(len(seconds) - 1) // 2], 1e-9),
-        }
+        seconds = sorted(x + y * (not source.sync) for x, y in seats.tolist())
         for seat in source.seats:
             seat.died = False
-        return values
+        return {
+            "cluster/lag": lags / max(packets, 1),
+            "cluster/lag_max": group.max(max(spent.lags, default=0)),
+            "cluster/refused": refused,
+            "cluster/deaths": deaths,
+            "cluster/lost": lost,
+            "cluster/bytes": nbytes / max(steps, 1),
+            "cluster/missing": missing,
+            "cluster/idle": min(y / max(x + y, 1e-9) for x, y in seats.tolist()),
+            "cluster/slowest": seconds[-1] / max(seconds[(len(seconds) - 1) // 2], 1e-9),
+        }
+
+    def learned(self) -> dict[str, Live]:
+        """As `Iteration` has it, with those of the Env's tensors that the actors do not have."""
+        live = self.env.tensors()
+        names = "success", *self.env.statistics.sums_by_name()
+        return super().learned() | {f"env/{name}": live[f"env/{name}"] for name in names}
+
+    def worlds(self) -> dict[str, Live]:
+        """The live tensors of the actors, by name, as a learner with one world would have them."""
+        return self.env.tensors() | per_world("memory/", self.policy.blank_memory(1))
 
     def state(self) -> dict[str, Tensor]:
         """As `Iteration` has it. In sync mode it is that of one process with all worlds."""
-        state = copy_state(self.learned() | self.source.tensors())
+        state = copy_state(self.learned() | self.source.tensors(), self.group)
         if self.source.sync:
-            worlds = self.source.state()
-            state |= {name: x.to(self.env.device) for name, x in worlds.items()}
-            state |= copy_state({name: self.env.tensors()[name] for name in self.ours()})
+            states = self.source.states()
+            worlds = {name: x.worlds for name, x in self.worlds().items() if name not in state}
+            for name, rows in worlds.items():
+                parts = [tensor(x[name]).to(self.env.device) for x in states]
+                state[name] = self.group.all_gather(torch.cat(parts)) if rows else parts[0]
         return state
-
-    def ours(self) -> list[str]:
-        """Names of the Env's tensors that the learner has, and not the actors."""
-        return ["env/success", *(f"env/{name}" for name in self.env.statistics.sums_by_name())]
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """Continue from what `state` returned, exactly in sync mode. In place, or not at all."""
-        learned, source = self.learned(), self.source
-        worlds = self.env.tensors() | per_world("memory/", self.policy.blank_memory(1))
+        learned, source, group = self.learned(), self.source, self.group
+        layout = state_layout(learned, group)
         if source.sync:
+            worlds, count = self.worlds(), group.size * self.spec.num_envs
             expected = {
-                name: ((self.spec.num_envs, *x.shape[1:]) if rows else tuple(x.shape), x.dtype)
+                name: ((count, *x.shape[1:]) if rows else tuple(x.shape), x.dtype)
                 for name, (x, rows) in worlds.items()
             }
-            check_layout(state, state_layout(learned) | expected, where)
-            load_state({name: worlds[name] for name in self.ours()}, state)
-            source.load(state, {name: x.worlds for name, x in worlds.items()})
+            check_layout(state, expected | layout, where)
+            source.load(state, {name: rows for name, (_, rows) in worlds.items()})
         else:
-            mine = {name: x for name, x in state.items() if name in learned}
-            check_layout(mine, state_layout(learned), where)
-            lives = state.get("cluster/lives", torch.zeros(0, dtype=torch.int64))
-            source.begin_again(lives.tolist())
-        load_state(learned, state)
+            check_layout({name: x for name, x in state.items() if name in learned}, layout, where)
+            source.begin_again(int(state.get("cluster/lives", torch.zeros(1)).max()))
+        load_state(learned, state, group)
         source.version += 1 + source.ledger.max_lag  # what was collected before is too old
         self.iterations = self.logged = int(self.spec.iteration)
+
+    def begin_evaluation(self, evaluate: Callable[[Any], float]) -> Evaluation:
+        """As `Iteration` has it; where actors are ahead of the learner, in a process beside it."""
+        if self.source.sync:  # it would be waited for
+            return super().begin_evaluation(evaluate)
+        self.source.evaluator.begin(evaluate, self.env.success.item())
+        return self.source.evaluator.result
 
     def close(self) -> None:
         """End the actors."""
@@ -134,24 +159,19 @@ def make_iteration(cfg: Config, *, group: ProcessGroup = SINGLE) -> Iteration:
     Raises:
         ValueError: something does not fit, in one line.
     """
-    if group.size > 1:
-        raise ValueError("cluster=ray works in one process: leave torchrun out")
-    schedule = Curriculum(cfg.curriculum)
-    kind, module = load_learner(cfg)
-    if hasattr(module, "make_source"):
+    if cfg.num_envs % group.size:
+        raise ValueError(f"num_envs={cfg.num_envs} does not divide into {group.size} ranks")
+    if hasattr(load_learner(cfg)[1], "make_source"):
         raise ValueError(f"cluster=ray: algo={cfg.algo.name} takes its steps from elsewhere")
+    schedule = Curriculum(cfg.curriculum)
     with torch_threads(cfg.threads):
-        return join(
-            build_env(cfg, 1, schedule),
-            kind,
-            cfg.algo.settings,
-            num_steps=cfg.num_steps,
+        return join_learner(
+            cfg,
+            build_env(cfg, group.size, schedule, group=group),
             schedule=schedule,
             graph="off" if cfg.graph == "off" else "parts",
-            threads=cfg.threads,
             make_source=partial(make_source, cfg),
-            make_rewards=getattr(module, "make_rewards", None),
-            num_envs=cfg.num_envs,
+            num_envs=cfg.num_envs // group.size,
             kind_of_iteration=ClusterIteration,
         )
 

@@ -6,40 +6,41 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from gpusim_rl.cluster.actor import identity
-from gpusim_rl.cluster.engine import ActorLost, Engine
+from gpusim_rl.cluster.actor import Actor, identity
+from gpusim_rl.cluster.engine import Engine, ProcessLost
+from gpusim_rl.cluster.evaluator import Evaluator
 from gpusim_rl.cluster.ledger import Ledger, Packet, digest
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import PeerLost
 from gpusim_rl.core.errors import warn
 from gpusim_rl.core.graphs import PartTimer
-from gpusim_rl.core.packing import host, tensor, unpack
+from gpusim_rl.core.packing import Arrays, host, tensor, unpack
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import Live
 from gpusim_rl.envs.env import Env
 
 UNIT = 16  # worlds: where shares are multiples of it, a product of matrices rounds as that of all
 PATIENCE = 2  # updates that an actor may be late before it is said to be missing
-DEATHS = 5  # of an actor in a row, before it delivers anything: then the training ends
+DEATHS = 5  # of a process in a row, before it delivers anything: then the training ends
 
 
 @dataclass
 class Seat:
-    """The place of an actor: its worlds, and the process that has them now."""
+    """The place of an actor, or of the evaluator, and the process that has it now."""
 
-    first: int  # of its worlds, by their global ids
-    count: int
+    name: str  # in messages
+    first: int = 0  # of its worlds, among those of this process
+    count: int = 0
     process: Any = None  # as the engine knows it; pid: as the operating system does
     pid: int = 0
     begun: Any = None  # reference to what begins it, until it has begun
-    asked: Any = None  # reference to its next packet
+    asked: Any = None  # reference to its next packet, or success
     version: int = 0  # of the policy that it was asked to act with
     state: Any = None  # of its worlds before the next collection, in sync mode
-    deaths: int = 0  # in a row, without a packet between
+    deaths: int = 0  # in a row, without a result between
     died: bool = False  # since the last report
     seconds: float = 0.0  # spent by its last collection
     idle: float = 0.0  # and before it
@@ -68,6 +69,7 @@ class RemoteSource:
         learner: whose policy acts; record: (T, B, …) that it learns from.
 
     Attributes:
+        first: global id of the first world of this process.
         version: updates of the policy.
         numbers: key → a live number of the task, which the actors are told.
 
@@ -76,18 +78,24 @@ class RemoteSource:
     """
 
     def __init__(self, cfg: Config, env: Env, learner: Any, record: Record):
-        section, worlds = cfg.cluster, record.rows.shape[1]
+        section, worlds, group = cfg.cluster, record.rows.shape[1], env.group
+        actors, rest = divmod(section.actors, group.size)
+        if rest:
+            what = f"cluster.actors={section.actors}"
+            raise ValueError(f"{what} does not divide into {group.size} ranks")
         self.env, self.learner, self.record, self.sync = env, learner, record, section.sync
         self.timer = PartTimer(env.device)
         record.memory = learner.policy.blank_memory(worlds)
-        self.seats = [Seat(*x) for x in shares(worlds, section.actors, section.sync)]
+        self.first, shared = group.rank * worlds, shares(worlds, actors, section.sync)
+        self.seats = [Seat(f"actor {group.rank * actors + i}", *x) for i, x in enumerate(shared)]
         self.identity = identity(cfg) | {"columns": digest(record.schema)}
         max_lag = 0 if section.sync else section.max_lag
-        self.ledger = Ledger(self.identity["columns"], max_lag, section.actors)
+        self.ledger = Ledger(self.identity["columns"], max_lag, actors)
         self.numbers: dict[str, Tensor] = {}
         self.packets: list[Packet] = []  # that came, in their order, and are not learned from yet
         self.sent: tuple[int, Any] = -1, None  # a version, and the reference to its weights
         self.version, self.deaths, self.spent = 0, 0, Spent()
+        self.evaluator = RemoteEvaluator(self, Seat("the evaluator"))
         self.engine = Engine(section.actors, section.address)
         policy: Any = copy.deepcopy(learner.policy)
         about = cfg.plain, policy.cpu(), record.columns
@@ -108,9 +116,9 @@ class RemoteSource:
     def start(self, actor: int) -> None:
         """Start the process of an actor, in its present life."""
         seat, life = self.seats[actor], self.ledger.lives[actor]
-        where = {"actor": actor, "life": life, "first": seat.first, "count": seat.count}
-        where["again"] = 0 if self.sync else life
-        seat.process, seat.begun = self.engine.start(*self.about, where)
+        where = {"actor": actor, "life": life, "first": self.first + seat.first}
+        where |= {"count": seat.count, "again": 0 if self.sync else life}
+        seat.process, seat.begun = self.engine.start(Actor, where, *self.about)
         seat.asked = None
 
     def wait_for(self, actor: int) -> None:
@@ -123,43 +131,49 @@ class RemoteSource:
         while seat.begun:
             try:
                 seat.pid, about = self.engine.get(seat.begun)
-                self.check_identity(actor, about)
+                self.check_identity(seat, about)
                 if seat.state:
                     self.engine.get(self.engine.call(seat.process, "load", seat.state))
                 seat.begun = None
-            except ActorLost as error:
+            except ProcessLost as error:
                 self.replace(actor, reason=error)
 
-    def check_identity(self, actor: int, about: dict[str, str]) -> None:
-        """ValueError that says in what an actor differs from the learner."""
-        for name, ours in self.identity.items():
-            if (theirs := about.get(name)) != ours:
-                self.engine.end(self.seats[actor].process)
-                raise ValueError(f"actor {actor} is refused: its {name} is {theirs}, not {ours}")
+    def check_identity(self, seat: Seat, about: dict[str, str]) -> None:
+        """An error that says in what a process differs from the learner, which ends it.
+
+        It is ValueError, and PeerLost where the training has begun.
+        """
+        for name, theirs in about.items():
+            if theirs != (ours := self.identity.get(name)):
+                self.engine.end(seat.process)
+                kind = PeerLost if self.version else ValueError
+                raise kind(f"{seat.name} is refused: its {name} is {theirs}, not {ours}")
 
     def replace(self, actor: int, what: str = "has ended", reason: object = "") -> None:
-        """Begin the next life of an actor whose process has ended; PeerLost if it ends for ever.
+        """Begin the next life of an actor whose process has ended; see `count_death`."""
+        self.count_death(self.seats[actor], what, reason)
+        self.ledger.lives[actor] += 1
+        self.start(actor)
+
+    def count_death(self, seat: Seat, what: str, reason: object) -> None:
+        """Count and tell that a process has ended; PeerLost if it ends for ever.
 
         what: it did, and the reason that Ray knows.
         """
-        seat = self.seats[actor]
-        seat.deaths += 1
-        seat.died = True
+        seat.deaths, seat.died = seat.deaths + 1, True
         self.deaths += 1
         if seat.deaths > DEATHS:
-            raise PeerLost(f"actor {actor} {what} {DEATHS} times before it gave a step: {reason}")
-        warn(f"actor {actor} (process {seat.pid or 'none'}) {what}: it is started again")
-        self.ledger.lives[actor] += 1
-        self.start(actor)
+            raise PeerLost(f"{seat.name} {what} {DEATHS} times before it gave anything: {reason}")
+        warn(f"{seat.name} (process {seat.pid or 'none'}) {what}: it is started again")
 
     def insist(self, actor: int, ask: Callable[[Seat], Any]) -> Any:
         """The value of what `ask` asks of an actor, or of its next life if it ends."""
         while True:
+            self.wait_for(actor)
             try:
                 return self.engine.get(ask(self.seats[actor]))
-            except ActorLost as error:
+            except ProcessLost as error:
                 self.replace(actor, reason=error)
-                self.wait_for(actor)
 
     def collect(self, steps: int) -> None:
         """Fill the record. In place."""
@@ -183,7 +197,6 @@ class RemoteSource:
         for actor, seat in enumerate(self.seats):
             worlds, learned, state = slice(seat.first, seat.first + seat.count), False, None
             while not learned:
-                self.wait_for(actor)
                 packet, state = self.insist(actor, self.ask)
                 seat.asked = None
                 learned = self.take(packet, worlds)
@@ -237,7 +250,7 @@ class RemoteSource:
             seat.asked = None
             try:
                 self.packets.append(self.engine.get(reference)[0])
-            except ActorLost as error:
+            except ProcessLost as error:
                 self.replace(actor, reason=error)
 
     def take(self, packet: Packet, worlds: slice) -> bool:
@@ -287,18 +300,16 @@ class RemoteSource:
 
     def tensors(self) -> dict[str, Live]:
         """The lives of the actors: those after a continuation draw other random numbers."""
-        return {} if self.sync else {"cluster/lives": Live(torch.tensor(self.ledger.lives), False)}
+        lives = torch.tensor(self.ledger.lives, device=self.env.device)
+        return {} if self.sync else {"cluster/lives": Live(lives, True)}
 
-    def state(self) -> dict[str, Tensor]:
-        """The state of all worlds in sync mode, as one process has it, by name."""
+    def states(self) -> list[Arrays]:
+        """The state of the worlds of each actor in sync mode."""
 
-        def parts(seat: Seat) -> Any:
-            return seat.asked or self.engine.call(seat.process, "state")
+        def ask(seat: Seat) -> Any:
+            return self.engine.call(seat.process, "state")
 
-        states = [x.state or self.insist(i, parts) for i, x in enumerate(self.seats)]
-        joined = {name: [x[name] for x in states] for name in states[0]}
-        # what worlds have in common is that of the first
-        return {n: tensor(np.concatenate(x) if x[0].ndim else x[0]) for n, x in joined.items()}
+        return [x.state or self.insist(i, ask) for i, x in enumerate(self.seats)]
 
     def load(self, state: dict[str, Tensor], layout: dict[str, bool]) -> None:
         """Continue all worlds from a state of one process. In place.
@@ -306,28 +317,73 @@ class RemoteSource:
         layout: name → whether it has a row for each world.
         """
         for actor, seat in enumerate(self.seats):
-            rows = slice(seat.first, seat.first + seat.count)
-            seat.state = {
-                name: host(state[name][rows] if worlds else state[name])
-                for name, worlds in layout.items()
-            }
+            rows = slice(self.first + seat.first, self.first + seat.first + seat.count)
+            seat.state = {n: host(state[n][rows] if per else state[n]) for n, per in layout.items()}
             self.insist(actor, lambda seat: self.engine.call(seat.process, "load", seat.state))
 
-    def begin_again(self, lives: list[int]) -> None:
+    def begin_again(self, life: int) -> None:
         """Replace all actors, since a training is continued. In place.
 
-        lives: that were begun before.
+        life: the last one of any world before.
         """
-        for actor, seat in enumerate(self.seats):
+        for seat in self.seats:
             self.engine.end(seat.process)
-            before = max(self.ledger.lives[actor], *lives[actor : actor + 1], 0)
-            self.ledger.lives[actor] = before + 1
+        self.ledger.lives[:] = [max(life, *self.ledger.lives) + 1] * len(self.seats)
         self.packets.clear()
         self.start_all()
 
     def close(self) -> None:
         """End all actors."""
         self.engine.close()
+
+
+# Why: docs/decisions/0107-evaluations-beside-the-learner.md
+class RemoteEvaluator:
+    """Has policies evaluated in another process, one after the other.
+
+    The process is started for the first of them. If it ends, the next one repeats what it was at.
+
+    Args:
+        source: whose engine starts it, and whose weights are evaluated.
+        seat: of the process.
+    """
+
+    def __init__(self, source: RemoteSource, seat: Seat):
+        self.source, self.seat = source, seat
+
+    def begin(self, evaluate: Callable[[Any], float], mean: float) -> None:
+        """Let the policy of now be evaluated."""
+        self.request = evaluate, self.source.version, self.source.weights(), mean
+        self.send()
+
+    def send(self) -> None:
+        """Ask the process, or a new one if there is none."""
+        engine, seat = self.source.engine, self.seat
+        if not seat.process:
+            seat.process, seat.begun = engine.start(Evaluator, {}, *self.source.about[:2])
+        seat.asked = engine.call(seat.process, "success", *self.request)
+
+    def result(self, wait: bool) -> float | None:
+        """The success of what was begun last; None if it is not known yet.
+
+        Raises:
+            ValueError: the process is of another version or task.
+            PeerLost: it ends again and again.
+        """
+        engine, seat = self.source.engine, self.seat
+        while engine.ready([seat.begun], wait):
+            try:
+                seat.pid, about = engine.get(seat.begun)
+                self.source.check_identity(seat, about)
+                if not engine.ready([seat.asked], wait):
+                    break
+                success, seat.deaths = engine.get(seat.asked), 0
+                return success
+            except ProcessLost as error:
+                self.source.count_death(seat, "has ended", error)
+                seat.process, seat.pid = None, 0
+                self.send()
+        return None
 
 
 def shares(worlds: int, actors: int, sync: bool) -> list[tuple[int, int]]:

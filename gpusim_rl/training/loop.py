@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.algorithms.iteration import Evaluation, Iteration
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.validate import TASK_CODE
 from gpusim_rl.core.files import write_whole
@@ -29,6 +30,7 @@ METRICS = (
     Metric("env_steps", "train/env_steps", "env steps"),
     Metric("time_s", "perf/time_s", "time of training [s]"),
     Metric("success", "train/success", "success, of evaluations while training", ".3f"),
+    Metric("success_of", "train/success_of", "the earlier iteration that success is of", ".0f"),
     Metric("rollbacks", "train/rollbacks", "roll-backs"),
     Metric("eval/*", "eval/*"),
     Metric("system/*", "system/*"),
@@ -37,6 +39,25 @@ METRICS = (
 
 class TrainingFailed(RuntimeError):
     """A training went wrong again and again. The message says in one line what was seen."""
+
+
+@dataclass
+class Asked:
+    """An evaluation that has begun.
+
+    Args:
+        iteration: whose policy it is of.
+        read: gives the success, as `Iteration.begin_evaluation` has it.
+        mean_return: of episodes then.
+        over: whether numbers by success were at their ends.
+        save: writes the checkpoint of that iteration, if the success comes later.
+    """
+
+    iteration: int
+    read: Evaluation
+    mean_return: float
+    over: bool
+    save: Callable[[float], None] | None = None
 
 
 class Training:
@@ -48,7 +69,7 @@ class Training:
         run: where checkpoints, metrics and hashes are written.
         metadata: of the checkpoint that it comes from: seconds trained before, roll-backs.
         build: makes an `Iteration` of a configuration.
-        evaluate: gives the success of its policy, 0 to 1.
+        evaluate: gives the success of its policy, 0 to 1, as `Iteration.begin_evaluation` has it.
         table: shows the rows of metrics.
 
     Attributes:
@@ -63,7 +84,7 @@ class Training:
         *,
         metadata: dict[str, str],
         build: Callable[[Config], Iteration],
-        evaluate: Callable[[Iteration], float],
+        evaluate: Callable[[Any], float],
         table: Dashboard,
     ):
         self.cfg, self.iteration, self.run, self.group = cfg, iteration, run, iteration.group
@@ -75,6 +96,7 @@ class Training:
         self.stopwatch = Stopwatch(self.seconds_before)
         self.pending: list[tuple[int, Callable[[], Row], Row, torch.Tensor]] = []
         self.rows: list[Row] = []  # that were logged, and not yielded yet
+        self.asked: Asked | None = None
         self.bad, self.rollbacks = 0, int(number(metadata.get("rollbacks")))
         self.over = is_over(cfg, metadata, iteration.iterations)
         self.saved = iteration.iterations if metadata else -1  # when the last checkpoint was
@@ -141,7 +163,7 @@ class Training:
             state = self.iteration.state()
             if self.group.rank == 0:
                 self.checkpoint_writer.hash(i, state)
-        row, success = self.success_if_due(i)
+        row, success = self.success_if_due(i, wait=i == cfg.iterations)
         last = i == cfg.iterations or bool(cfg.stop_at and (success or 0.0) >= cfg.stop_at)
         stopped = bool(self.group.max(stop()))
         due = any(n and i % n == 0 for n in (cfg.save_every, cfg.film_every))
@@ -156,29 +178,67 @@ class Training:
             if self.iteration.iterations != i:
                 return False
         if save and (last or not self.bad):  # a roll-back must return to a good state
-            self.save(success)
+            self.save(success, evaluated="success_of" not in row)
         return last
 
-    def success_if_due(self, i: int) -> tuple[Row, float | None]:
-        """The success in i's row, and again if all numbers by success are at their end."""
-        schedule, mean = self.iteration.schedule, self.iteration.env.success
-        needed = schedule.needs_evaluation
-        due = (needed or self.cfg.stop_at) and not i % self.cfg.eval_every
-        if not (due and self.group.broadcast(needed or self.progress.may_reach(i))):
-            return {}, None
-        if self.iteration.env.device.type == "cuda":
-            torch.cuda.synchronize(self.iteration.env.device)  # what was launched is training
-        with self.stopwatch.paused():
-            # one process evaluates, since all must decide by the same number
-            success = self.evaluate(self.iteration) if self.group.rank == 0 else 0.0
-            success = self.group.broadcast(success)
-        over = schedule.is_over(mean.item())  # at an evaluation, outside the iteration
-        schedule.follow(success, mean)
-        self.progress.judged = self.progress.mean_return
-        return {"success": success}, success if over else None
+    # Why: docs/decisions/0107-evaluations-beside-the-learner.md
+    def success_if_due(self, i: int, wait: bool) -> tuple[Row, float | None]:
+        """Begin an evaluation if one is due, and take the success of one that is done.
 
-    def save(self, success: float | None = None) -> None:
-        """Save a checkpoint. Waits neither for the device nor for the disk."""
+        One that is due while another one is under way is left out.
+
+        Args:
+            wait: for the one that is under way.
+
+        Returns:
+            What i's row has of it, and the success if all numbers by success were at their end.
+        """
+        begins, device = not self.asked and self.is_due(i), self.iteration.env.device
+        if begins and device.type == "cuda":
+            torch.cuda.synchronize(device)  # what was launched is training
+        with self.stopwatch.paused():
+            if begins:
+                self.ask(i)
+            if not (asked := self.asked):
+                return {}, None
+            # one process evaluates, since all must decide by the same number
+            success = self.group.broadcast(asked.read(wait))
+        if success is None:
+            asked.save = asked.save or self.checkpoint()  # of what will have changed
+            return {}, None
+        self.asked = None
+        self.iteration.schedule.follow(success, self.iteration.env.success)
+        self.progress.judged = asked.mean_return
+        if asked.save and asked.over and not self.bad:
+            asked.save(success)
+        row: Row = {"success": success}
+        if asked.iteration < i:
+            row["success_of"] = asked.iteration
+        return row, success if asked.over else None
+
+    def is_due(self, i: int) -> bool:
+        """Whether i's policy is to be evaluated."""
+        needed = self.iteration.schedule.needs_evaluation
+        due = (needed or self.cfg.stop_at) and not i % self.cfg.eval_every
+        return bool(due and self.group.broadcast(needed or self.progress.may_reach(i)))
+
+    def ask(self, i: int) -> None:
+        """Begin the evaluation of i's policy."""
+        iteration, rank = self.iteration, self.group.rank
+        over = iteration.schedule.is_over(iteration.env.success.item())  # outside the iteration
+        read = iteration.begin_evaluation(self.evaluate) if rank == 0 else lambda wait: None
+        self.asked = Asked(i, read, self.progress.mean_return, over)
+
+    def save(self, success: float | None = None, *, evaluated: bool = True) -> None:
+        """Save a checkpoint. Waits neither for the device nor for the disk.
+
+        evaluated: the success is of this iteration, and not of an earlier one.
+        """
+        self.saved = self.iteration.iterations
+        self.checkpoint()(success, evaluated)
+
+    def checkpoint(self) -> Callable[..., None]:
+        """A copy of all that a checkpoint has. The function returned writes it, see `save`."""
         metadata = {
             "task": self.cfg.task.name,
             "time_s": str(self.stopwatch.seconds),
@@ -186,11 +246,15 @@ class Training:
             "config": json.dumps(self.cfg.plain),
             **self.progress.metadata(),
         }
-        if success is not None:
-            metadata["success"] = str(success)
-        self.saved, state = self.iteration.iterations, self.iteration.state()
-        if self.group.rank == 0:
-            self.checkpoint_writer.save(self.iteration.iterations, state, metadata, success=success)
+        i, state = self.iteration.iterations, self.iteration.state()
+
+        def write(success: float | None, evaluated: bool = True) -> None:
+            about = metadata if success is None else metadata | {"success": str(success)}
+            if self.group.rank == 0:
+                of = success if evaluated else None
+                self.checkpoint_writer.save(i, state, about, success=of)
+
+        return write
 
     def flush(self) -> None:
         """Log the pending rows. Waits for the device to have done those iterations, no later."""
@@ -268,8 +332,9 @@ class Training:
         self.iteration.slow_down(0.5 ** (self.rollbacks - int(number(metadata.get("rollbacks")))))
         if self.group.rank == 0:
             self.attempt(self.rewind)
-        # rows of iterations that are taken back
+        # rows and an evaluation of iterations that are taken back
         self.pending.clear()
+        self.asked = None
         self.bad = 0
         message = f"iteration {i}: {bad} ({reason}); back to {path} with lower learning rates"
         self.table.say(message)

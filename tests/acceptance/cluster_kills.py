@@ -3,17 +3,19 @@
     python -m tests.acceptance.cluster_kills [PART …] [kills=20] [seed=1]
 
 Parts, all unless given:
-    actors   SIGKILL of actors at drawn moments of a training of cartpole, and the same without
-    notice   SIGTERM of actors: each hands in its packet before it ends
-    stop     SIGSTOP of an actor for 20 s
-    numbers  an actor whose observations are NaN
-    node     a second node of Ray with two of three actors is killed, and a third one comes
-    learner  SIGKILL of train.py with cluster.sync=true and auto_resume=true, a quarter as often;
-             its last checkpoint must be that of one process, bit by bit
+    actors     SIGKILL of actors at drawn moments of a training of cartpole, and the same without
+    evaluator  SIGKILL of the evaluator, in trainings of cartpole that an evaluation ends
+    notice     SIGTERM of actors: each hands in its packet before it ends
+    stop       SIGSTOP of an actor for 20 s
+    numbers    an actor whose observations are NaN
+    node       a second node of Ray with two of three actors is killed, and a third one comes
+    learner    SIGKILL of train.py with cluster.sync=true and auto_resume=true, a quarter as often;
+               its last checkpoint must be that of one process, bit by bit
 Prints the ledger of each part. Exits with 1 if a packet is learned from twice, or one that came is
 in no account, or a part does not go on.
 """
 
+import io
 import os
 import random
 import shutil
@@ -22,19 +24,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from gpusim_rl.cluster.engine import LOOPBACK, SETTINGS, Engine
 from gpusim_rl.cluster.guard import processes_of
-from gpusim_rl.cluster.iteration import make_iteration
+from gpusim_rl.cluster.iteration import ClusterIteration, make_iteration
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
-from gpusim_rl.training.trainer import success
+from gpusim_rl.training.trainer import Trainer, success
 from tests.acceptance.lag import EVERY, GOAL
 from tests.acceptance.lag import WORDS as CARTPOLE
 from tests.cluster.planted import training
@@ -99,6 +102,50 @@ def learn(kills: int, seed: int) -> bool:
 def actors(kills: int, seed: int) -> bool:
     """With kills and without."""
     return all([learn(0, seed), learn(kills, seed)])
+
+
+def train(kills: int, seed: int, rng: random.Random) -> tuple[int, bool]:
+    """Train cartpole until an evaluation ends it, and kill the evaluator at drawn moments.
+
+    Returns the kills that are left, and whether each evaluation that was begun has its result.
+    """
+    folder, asked, rows, pid, due = tempfile.mkdtemp(prefix="accept-kill-"), [], [], 0, 0.0
+    words = (*CARTPOLE, *CLUSTER, f"seed={seed}", f"eval_every={EVERY}", f"stop_at={GOAL}")
+    words += (f"iterations={40 * EVERY}", "report=false", f"run_dir={folder}/run")
+    trainer, left = Trainer(make_config(*words), make_iteration), kills
+    loop, source = trainer.loop, cast(ClusterIteration, trainer.loop.iteration).source
+    begin = loop.ask
+    loop.ask = lambda i: (asked.append(i), begin(i))[1]
+    with redirect_stdout(io.StringIO()):
+        for row in trainer.steps():
+            rows += [row] if "success" in row else []
+            if source.evaluator.seat.pid != pid:
+                pid, due = source.evaluator.seat.pid, time.monotonic() + rng.uniform(0.2, 4)
+            # a training ends at five deaths in a row
+            if left and pid and time.monotonic() > due and source.evaluator.seat.deaths < 3:
+                os.kill(pid, signal.SIGKILL)
+                left, due = left - 1, inf
+    trainer.close()
+    shutil.rmtree(folder)
+    judged, last = [int(x.get("success_of", x["iteration"])) for x in rows], rows[-1]
+    exact = judged == asked
+    print(
+        f"evaluator: {kills - left} kills, {source.deaths} deaths, {len(asked)} evaluations begun, "
+        f"{len(rows)} in the log; {last['success']:.3f} of the policy after "
+        f"{judged[-1] * loop.iteration.size:,} control steps, seen at {last['env_steps']:,}: "
+        f"{'exact' if exact else 'WRONG'}",
+        flush=True,
+    )
+    return left, exact
+
+
+def evaluator(kills: int, seed: int) -> bool:
+    """Without kills, and trainings with them until all are done."""
+    rng, (_, right) = random.Random(seed), train(0, seed, random.Random(seed))
+    while kills:
+        kills, exact = train(kills, seed, rng)
+        right, seed = right and exact, seed + 1
+    return right
 
 
 def notice(kills: int, seed: int) -> bool:
@@ -214,7 +261,7 @@ def guarded(driver: int) -> list[str]:
     return [line[-2] for line in lines if "gpusim_rl.cluster.guard" in line]
 
 
-PARTS = {x.__name__: x for x in (actors, notice, stop, numbers, learner, node)}
+PARTS = {x.__name__: x for x in (actors, evaluator, notice, stop, numbers, learner, node)}
 
 
 def main(words: list[str]) -> None:

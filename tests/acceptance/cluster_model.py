@@ -66,16 +66,16 @@ class SleepingEngine(engine.Engine):
         self.begun: dict[Any, float] = {}
         self.starts: list[float] = []  # seconds of each start
 
-    def start(self, *about: Any) -> tuple[Any, Any]:
+    def start(self, kind: Any, where: dict[str, int], *about: Any) -> tuple[Any, Any]:
         """As of actors. The first time, also a packet that all others are like."""
         if not self.begun:
-            plain, policy, columns = map(self.ray.get, about[:-1])
-            actor = Actor(plain, policy, columns, **about[-1])
+            plain, policy, columns = map(self.ray.get, about)
+            actor = Actor(plain, policy, columns, **where)
             weights = {f"policy/{key}": host(x) for key, x in policy.state_dict().items()}
             self.packet, self.identity = actor.collect(0, weights, {}, False)[0], actor.identity()
         process = self.ray.remote(num_cpus=1, max_restarts=0)(sleeper(self.case)).remote()
         self.processes.append(process)
-        reference = process.begin.remote(about[-1])
+        reference = process.begin.remote(where)
         self.begun[reference] = time.monotonic()
         return process, reference
 

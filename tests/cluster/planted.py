@@ -30,17 +30,17 @@ def planted(faults: Sequence[dict[str, float]]) -> type[engine.Process]:
     process = engine.Process
 
     class Planted(process):
-        def begin(self, plain: Any, policy: Any, columns: Any, where: dict[str, int]) -> Any:
+        def begin(self, kind: Any, where: dict[str, int], *about: Any) -> Any:
             """Make the worlds, and plant the faults."""
-            begun = super().begin(plain, policy, columns, where)
+            begun = super().begin(kind, where, *about)
             faulty = faults[min(where["actor"], len(faults) - 1)]
-            self.send, collector = faulty.get("send", 0.0), self.actor.collector
+            self.send, collector = faulty.get("send", 0.0), self.worker.collector
             collect, broken = collector.collect, 0 if where["life"] else faulty.get("broken")
 
             def slowly(steps: int) -> None:
                 collect(steps)
                 nap(faulty.get("collect", 0.0))
-                if broken and self.actor.sequence >= broken:
+                if broken and self.worker.sequence >= broken:
                     collector.record.obs[0, 0] = float("nan")
 
             collector.collect = slowly

@@ -3,11 +3,14 @@
 It writes what it saw to FILE, which test_cluster.py judges.
 """
 
+import io
 import json
 import os
 import re
 import signal
 import sys
+import time
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +20,19 @@ import torch
 from gpusim_rl.build.iteration import make_iteration as make_alone
 from gpusim_rl.cluster.actor import identity
 from gpusim_rl.cluster.engine import Engine
-from gpusim_rl.cluster.iteration import ClusterIteration, make_iteration
+from gpusim_rl.cluster.iteration import make_iteration
+from gpusim_rl.config.sections import Config
+from gpusim_rl.core.distributed import PeerLost
 from gpusim_rl.core.states import copy_state
+from gpusim_rl.training.trainer import Trainer
 from tests.worlds import differing, make_config
 
 WORDS = ("task=cartpole", "num_envs=24", "num_steps=8", "algo.hidden=[16]", "fuse=off")
 WORDS += ("device=cpu", "sim=native", "sim.threads=1", "threads=1")
 GRU = ("algo.memory=gru", "algo.memory_size=8")
 SYNC = ("cluster=ray", "cluster.actors=3", "cluster.sync=true")
+EVALUATIONS = ("log=none", "report=false", "eval_every=3", "stop_at=0.8", "iterations=100000")
+MANY = 1e9  # samples, beyond those of any policy here
 # sums over worlds, whose order of addition differs
 SUMS = ("env/sums", "env/term_sums")
 
@@ -35,18 +43,19 @@ def iterate(training: Any, count: int) -> None:
         training.iteration()
 
 
-def kill(training: ClusterIteration, actor: int, number: int) -> None:
+def kill(training: Any, actor: int, number: int) -> None:
     """Send a signal to the process of an actor."""
     os.kill(training.source.seats[actor].pid, number)
 
 
 def in_step() -> dict[str, Any]:
     """Three actors in step with the learner, one of them killed, and the same from a checkpoint."""
-    one = make_alone(make_config(*WORDS, *GRU))
+    words = (*WORDS, *GRU, "reward=rnd")
+    one = make_alone(make_config(*words))
     iterate(one, 4)
     middle = one.state()
     iterate(one, 2)
-    many = make_iteration(make_config(*WORDS, *GRU, *SYNC))
+    many = make_iteration(make_config(*words, *SYNC))
     iterate(many, 2)
     kill(many, 1, signal.SIGKILL)
     iterate(many, 4)
@@ -63,7 +72,56 @@ def in_step() -> dict[str, Any]:
     }
 
 
-def on_their_own() -> dict[str, Any]:
+def samples(policy: Any) -> float:
+    """That the normalizer of a policy has seen, which tells the policies of a training apart."""
+    return float(policy.actor.normalizer.count)
+
+
+def score(evaluated: Any) -> float:
+    """The success of a policy, with a last part that tells which one it is: low, low and high."""
+    time.sleep(0.5)
+    return (0.5 if evaluated.env.success < 0.3 else 0.9) + samples(evaluated.policy) / MANY
+
+
+def evaluations(cfg: Config, many: Any) -> dict[str, Any]:
+    """What a training of a cluster logs of three evaluations, of which the last one ends it.
+
+    The evaluator is killed in the second.
+    """
+    many.env.success.zero_()
+    trainer = Trainer(cfg, lambda cfg, **_: many)
+    loop, evaluator, deaths = trainer.loop, many.source.evaluator, many.source.deaths
+    loop.evaluate, rows, seen, killed = score, [], {}, 0
+    with redirect_stdout(io.StringIO()):
+        for row in trainer.steps():
+            seen[int(row["iteration"])] = samples(many.policy)
+            rows += [row] if "success" in row else []
+            if loop.asked and len(rows) == 1 and not killed:
+                os.kill(evaluator.seat.pid, signal.SIGKILL)
+                killed = loop.asked.iteration
+    trainer.close()
+    best = {x["success_of"]: x["success"] for x in rows if x["success"] > 0.8}
+    manifest = {int(k[:6]): x["success"] for k, x in trainer.run.checkpoints.manifest().items()}
+    return {
+        "lateness": [x["iteration"] - x["success_of"] for x in rows],
+        "repeated": rows[1]["success_of"] == killed,
+        "scores": [x["success"] - seen[x["success_of"]] / MANY for x in rows],
+        "deaths": many.source.deaths - deaths,
+        "best": best.items() <= manifest.items(),
+        "ended": rows[-1]["iteration"] == many.iterations,
+    }
+
+
+def continue_it(many: Any) -> dict[str, Any]:
+    """Load a training's own state: its lives before and after, and the mean of evaluations."""
+    many.env.success.fill_(0.25)
+    state, lives = many.state(), [*many.source.ledger.lives]
+    many.env.success.zero_()
+    many.load(state, "itself")
+    return {"lives": [lives, [*many.source.ledger.lives]], "success": many.env.success.item()}
+
+
+def on_their_own(folder: Path) -> dict[str, Any]:
     """Two actors ahead of the learner, of which one is killed, and one is stopped for a while."""
     words = (*WORDS, "cluster=ray", "cluster.actors=2", "cluster.max_lag=1")
     many = make_iteration(make_config(*words, "algo.correction=vtrace"))
@@ -83,24 +141,23 @@ def on_their_own() -> dict[str, Any]:
     while many.source.deaths == deaths:
         iterate(many, 1)
     handed_in = many.source.ledger.lost() == lost
-    state, lives = many.state(), [*many.source.ledger.lives]
-    many.load(state, "itself")
-    iterate(many, 2)
-    source = many.source
-    accounts = {str(key): {**x} for key, x in source.ledger.accounts.items()}
-    other = make_config(*words, "task.weights.upright=0.3")
+    source, refused = many.source, ""
     try:
-        source.check_identity(1, identity(other) | {"columns": source.ledger.schema})
-        refused = ""
-    except ValueError as error:
+        other = make_config(*words, "task.weights.upright=0.3")
+        source.check_identity(source.seats[1], identity(other))
+    except PeerLost as error:
         refused = str(error)
+    continued = continue_it(many)
+    iterate(many, 2)
+    accounts = {str(key): {**x} for key, x in source.ledger.accounts.items()}
     sockets = listening(os.getpid())
-    many.close()
+    cfg = make_config(*words, *EVALUATIONS, f"run_dir={folder}/run")
     return {
+        "evaluated": evaluations(cfg, many),
         "row": row,
         "broken": broken,
         "handed in": handed_in,
-        "lives": [lives, source.ledger.lives],
+        "continued": continued,
         "accounts": accounts,
         "learned": sum(x["learned"] for x in source.ledger.accounts.values()),
         "updates": source.version,
@@ -154,7 +211,7 @@ def main() -> None:
     """Run all, in one Ray, and write what was seen."""
     torch.set_num_threads(1)
     ray = Engine(4, None)
-    seen = {"in step": in_step(), "on their own": on_their_own()}
+    seen = {"in step": in_step(), "on their own": on_their_own(Path(sys.argv[1]).parent)}
     ray.close()
     Path(sys.argv[1]).write_text(json.dumps(seen))
 

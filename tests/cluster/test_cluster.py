@@ -10,11 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 
 from gpusim_rl.cluster import engine
 from gpusim_rl.config import command_line
-from tests.command_lines import refused, run_python
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.run import Run
+from tests.command_lines import TINY, refused, run_python, succeed
+from tests.core.test_distributed import torchrun_train
 from tests.shared import shared
 from tests.worlds import ROOT
 
@@ -39,7 +43,8 @@ def seen(tmp_path_factory) -> dict:
 
 def test_in_step_is_one_process(seen):
     """Three actors in step with the learner give every bit of one process, worlds too, with a
-    memory, after the death of one and after a resume of one process's checkpoint."""
+    memory and a bonus for what is new, after the death of one and after a resume of one process's
+    checkpoint."""
     now = seen["in step"]
     assert now["after a death"] == [] and now["after a resume"] == []
     assert now["deaths"] == 1
@@ -60,13 +65,29 @@ def test_no_step_is_learned_from_twice(seen):
 
 def test_lives_go_on(seen):
     """An actor that is started again has its next life, and so has each after a resume."""
-    before, after = seen["on their own"]["lives"]
-    assert before == [2, 1] and after == [3, 2]
+    before, after = seen["on their own"]["continued"]["lives"]
+    assert before == [2, 1] and after == [3, 3]
 
 
 def test_a_packet_that_is_not_finite_is_refused(seen):
     """It is counted, nothing is learned from it, and its actor begins its next life."""
     assert seen["on their own"]["broken"] == [False, 1, 1]
+
+
+def test_evaluations_are_beside_the_learner(seen):
+    """Each success comes some iterations later, and is that of the policy of the iteration that the
+    row names. One that an evaluator did not live to give comes from the next. The one that is high
+    enough ends the training, and marks the checkpoint of its iteration."""
+    now = seen["on their own"]["evaluated"]
+    assert len(now["lateness"]) == 3 and min(now["lateness"]) > 0
+    assert now["scores"] == pytest.approx([0.5, 0.5, 0.9], abs=1e-8)
+    assert now["repeated"] and now["deaths"] == 1
+    assert now["best"] and now["ended"]
+
+
+def test_the_mean_of_evaluations_goes_on(seen):
+    """A checkpoint has it where the actors begin anew, too: curricula by success follow it."""
+    assert seen["on their own"]["continued"]["success"] == 0.25
 
 
 def test_an_actor_that_is_asked_to_end_hands_in_its_packet(seen):
@@ -78,7 +99,7 @@ def test_a_process_is_free_after_an_error(monkeypatch):
     """SIGTERM ends one at once whose last call has failed, and one that works at its next call."""
     process, codes = engine.Process(), []
     monkeypatch.setattr(engine.os, "_exit", codes.append)
-    process.actor = SimpleNamespace(fail=lambda: 1 / 0, work=lambda: process.leave())
+    process.worker = SimpleNamespace(fail=lambda: 1 / 0, work=lambda: process.leave())
     with pytest.raises(ZeroDivisionError):
         process.call("fail")
     process.leave()
@@ -102,10 +123,11 @@ def test_all_listen_on_this_machine_alone(seen):
 
 
 def test_a_death_is_one_line(seen):
-    """All that is said are our lines about the four actors that ended."""
+    """Of four actors and an evaluator that ended, one line each is said, and nothing of Ray's."""
     lines = [line for line in seen["said"].splitlines() if line.strip()]
-    assert len(lines) == 4, seen["said"]
+    assert len(lines) == 5, seen["said"]
     assert all("it is started again" in line for line in lines)
+    assert lines[-1].startswith("the evaluator (process ")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +144,28 @@ def test_a_death_is_one_line(seen):
 def test_mistakes_are_one_line(words, says, tmp_path):
     """What does not fit is said in one line, before Ray is started."""
     assert says in refused("train.py", "task=cartpole", "device=cpu", *words, cwd=tmp_path)
+
+
+@pytest.mark.matrix
+def test_two_ranks_with_two_actors_each_are_one_with_four(tmp_path):
+    """In step, two processes of torchrun learn what one does, and their checkpoint has all worlds.
+    Ahead, they go on from there, and get the success of an evaluation beside them."""
+    words = ["task=cartpole", *TINY, "num_envs=64", "iterations=3", "log=none", "save_every=1"]
+    words += ["cluster=ray", "cluster.actors=4", "cluster.sync=true"]
+    words += ["algo.learning_rate=1e-4", "algo.lr_max=1e-4"]  # rounding grows with the rate
+    succeed("train.py", *words, "run_dir=one", cwd=tmp_path)
+    torchrun_train(tmp_path, *words, "run_dir=two")
+    one, two = (load(Run(tmp_path / name).checkpoints.latest())[0] for name in ("one", "two"))
+    assert {k: v.shape for k, v in one.items()} == {k: v.shape for k, v in two.items()}
+    worst = max((one[k] - two[k]).abs().max().item() for k in one if k.startswith("policy/"))
+    print(f"two ranks with two actors each, one with four: weights differ by {worst:.1e}")
+    assert worst <= 5e-7
+    assert all(torch.allclose(one[k], two[k], atol=1e-4) for k in one if k.startswith("sim/"))
+    ahead = ["cluster.sync=false", "iterations=8", "eval_every=4", "stop_at=0.9"]
+    torchrun_train(tmp_path, "resume=two", *ahead)
+    last = Run(tmp_path / "two").rows()[-1]
+    assert last["iteration"] == 8 and last["success"] < 0.9  # of iteration 4, which it waits for
+    assert last["cluster/lag_max"] <= 1 and last["cluster/refused"] == 0
 
 
 def test_no_command_loads_ray(tmp_path):

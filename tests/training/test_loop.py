@@ -451,6 +451,33 @@ def test_the_best_checkpoint_stays(here, monkeypatch):
     assert checkpoints.manifest()["000002.safetensors"]["success"] == 0.9
 
 
+def test_evaluations_may_come_later(here, monkeypatch):
+    """A success that comes two iterations later is in the row of then, with the iteration that it
+    is of, whose checkpoint it marks. What is due meanwhile is left out, the last one is waited for,
+    and a resumed run stops where it was reached."""
+    monkeypatch.setattr(Progress, "may_reach", lambda *_: True)
+    scores = iter((0.2, 0.9, 0.4, 0.5, 0.95))
+
+    def begin(learner, evaluate):
+        begun = learner.iterations
+        return lambda wait: next(scores) if wait or learner.iterations == begun + 2 else None
+
+    monkeypatch.setattr(Iteration, "begin_evaluation", begin)
+    words = ("stop_at=0.93", "eval_every=1", "save_every=100", "iterations=10", "run_dir=run")
+    Trainer(configured(*words)).train()
+    run = Run(Path("run"))
+    rows = [x for x in run.rows() if "success" in x]
+    late = [(x["iteration"], x.get("success_of"), x["success"]) for x in rows]
+    assert late == [(3, 1, 0.2), (6, 4, 0.9), (9, 7, 0.4), (10, None, 0.5)]
+    manifest = run.checkpoints.manifest()
+    assert manifest["000004.safetensors"]["success"] == 0.9
+    assert manifest["000009.safetensors"]["success"] is None
+    Trainer(check_words("resume=run", "iterations=20")).train()
+    assert last_iteration("run") == 13 == run.rows()[-1]["iteration"]
+    Trainer(check_words("resume=run")).train()
+    assert last_iteration("run") == 13
+
+
 def two_minibatches() -> PPO:
     """A quadruped's learner after an iteration of two minibatches."""
     env = make_env("quadruped", 16)
