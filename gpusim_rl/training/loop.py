@@ -42,7 +42,7 @@ class TrainingFailed(RuntimeError):
 
 
 @dataclass
-class Asked:
+class PendingEvaluation:
     """An evaluation that has begun.
 
     Args:
@@ -96,7 +96,7 @@ class Training:
         self.stopwatch = Stopwatch(self.seconds_before)
         self.pending: list[tuple[int, Callable[[], Row], Row, torch.Tensor]] = []
         self.rows: list[Row] = []  # that were logged, and not yielded yet
-        self.asked: Asked | None = None
+        self.evaluation: PendingEvaluation | None = None
         self.bad, self.rollbacks = 0, int(number(metadata.get("rollbacks")))
         self.over = is_over(cfg, metadata, iteration.iterations)
         self.saved = iteration.iterations if metadata else -1  # when the last checkpoint was
@@ -193,28 +193,28 @@ class Training:
         Returns:
             What i's row has of it, and the success if all numbers by success were at their end.
         """
-        begins, device = not self.asked and self.is_due(i), self.iteration.env.device
+        begins, device = not self.evaluation and self.is_due(i), self.iteration.env.device
         if begins and device.type == "cuda":
             torch.cuda.synchronize(device)  # what was launched is training
         with self.stopwatch.paused():
             if begins:
-                self.ask(i)
-            if not (asked := self.asked):
+                self.begin_evaluation(i)
+            if not (pending := self.evaluation):
                 return {}, None
             # one process evaluates, since all must decide by the same number
-            success = self.group.broadcast(asked.read(wait))
+            success = self.group.broadcast(pending.read(wait))
         if success is None:
-            asked.save = asked.save or self.checkpoint()  # of what will have changed
+            pending.save = pending.save or self.checkpoint()  # of what will have changed
             return {}, None
-        self.asked = None
+        self.evaluation = None
         self.iteration.schedule.follow(success, self.iteration.env.success)
-        self.progress.judged = asked.mean_return
-        if asked.save and asked.over and not self.bad:
-            asked.save(success)
+        self.progress.judged = pending.mean_return
+        if pending.save and pending.over and not self.bad:
+            pending.save(success)
         row: Row = {"success": success}
-        if asked.iteration < i:
-            row["success_of"] = asked.iteration
-        return row, success if asked.over else None
+        if pending.iteration < i:
+            row["success_of"] = pending.iteration
+        return row, success if pending.over else None
 
     def is_due(self, i: int) -> bool:
         """Whether i's policy is to be evaluated."""
@@ -222,12 +222,12 @@ class Training:
         due = (needed or self.cfg.stop_at) and not i % self.cfg.eval_every
         return bool(due and self.group.broadcast(needed or self.progress.may_reach(i)))
 
-    def ask(self, i: int) -> None:
+    def begin_evaluation(self, i: int) -> None:
         """Begin the evaluation of i's policy."""
         iteration, rank = self.iteration, self.group.rank
         over = iteration.schedule.is_over(iteration.env.success.item())  # outside the iteration
         read = iteration.begin_evaluation(self.evaluate) if rank == 0 else lambda wait: None
-        self.asked = Asked(i, read, self.progress.mean_return, over)
+        self.evaluation = PendingEvaluation(i, read, self.progress.mean_return, over)
 
     def save(self, success: float | None = None, *, evaluated: bool = True) -> None:
         """Save a checkpoint. Waits neither for the device nor for the disk.
@@ -334,7 +334,7 @@ class Training:
             self.attempt(self.rewind)
         # rows and an evaluation of iterations that are taken back
         self.pending.clear()
-        self.asked = None
+        self.evaluation = None
         self.bad = 0
         message = f"iteration {i}: {bad} ({reason}); back to {path} with lower learning rates"
         self.table.say(message)
