@@ -125,7 +125,8 @@ class RemoteSource:
         """Wait until an actor has begun, and check what it is; one that ends is started again.
 
         Raises:
-            ValueError: it is of another version or task.
+            ValueError: it is of another version or task, at the start of the training.
+            PeerLost: so is one that comes later.
         """
         seat = self.seats[actor]
         while seat.begun:
@@ -367,8 +368,8 @@ class RemoteEvaluator:
         """The success of what was begun last; None if it is not known yet.
 
         Raises:
-            ValueError: the process is of another version or task.
-            PeerLost: it ends again and again.
+            PeerLost: the process is of another version or task, it cannot evaluate, or it ends
+                again and again.
         """
         engine, seat = self.source.engine, self.seat
         while engine.ready([seat.begun], wait):
@@ -383,6 +384,8 @@ class RemoteEvaluator:
                 self.source.count_death(seat, "has ended", error)
                 seat.process, seat.pid = None, 0
                 self.send()
+            except (ValueError, OSError) as error:
+                raise PeerLost(f"{seat.name} has failed: {error}") from None
         return None
 
 

@@ -35,7 +35,7 @@ LARGEST = 1 << 26  # bytes of a form and its file
 DRAINED = 1 << 30  # bytes of a larger one that are read, so that a browser shows the answer
 LONGEST = 1000  # characters of a field
 PATIENCE = 30.0  # s for a slow client
-SHOWN = 100  # versions and events of a policy, the newest
+ROW_LIMIT = 100  # versions and events of a policy, the newest
 LINES = 60  # of what a command said
 # Why: docs/decisions/0105-a-page-types-commands.md
 # Nothing is loaded from elsewhere, no script runs, and no other page holds this one in a frame.
@@ -50,6 +50,7 @@ FIELDS = {
     "rollback": (("name", "alias"), ("why",)),
     "compare": (("name", "a", "b"), ()),
 }
+JUDGES = ("promote", "compare")  # they take settings of the gate and of comparisons
 STATES = {None: "running", 0: "done", 1: "refused"}  # by exit code; others are a mistake
 Form = dict[str, bytes]
 
@@ -97,7 +98,7 @@ class PageServer(ThreadingHTTPServer):
             raise OSError(f"port={port}: {error.strerror or error}") from None
         self.draft = tempfile.TemporaryDirectory(prefix="gpusim_rl-")
         # the file of the last form, and what its command says
-        self.sent, self.said = (Path(self.draft.name) / x for x in ("policy.onnx", "said"))
+        self.upload, self.output = (Path(self.draft.name) / x for x in ("policy.onnx", "said"))
 
     @property
     def address(self) -> str:
@@ -111,14 +112,14 @@ class PageServer(ThreadingHTTPServer):
             ValueError: the form makes no sense.
             PageError: the command before has not ended.
         """
-        words = words_of(form, self.sent)
+        words = words_of(form, self.upload)
         with self.lock:
             if self.job and self.job.process.poll() is None:
                 raise PageError(HTTPStatus.CONFLICT, "wait until the command before has ended")
-            self.sent.write_bytes(form.get("file", b""))
+            self.upload.write_bytes(form.get("file", b""))
             line = [sys.executable, *PROGRAM, *words, f"registry={self.folder}"]
             env = os.environ | {"PYTHONPATH": search_path()}
-            with open(self.said, "wb") as said:
+            with open(self.output, "wb") as said:
                 pipes: dict[str, Any] = {"stdout": said, "stderr": subprocess.STDOUT}
                 process = subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, **pipes)
             self.job = Job(words, process, file_name)
@@ -129,14 +130,14 @@ class PageServer(ThreadingHTTPServer):
             if not (job := self.job):
                 return None
             state = STATES.get(job.process.poll(), "not done")
-            lines = self.said.read_text(errors="replace").splitlines()[-LINES:]
+            lines = self.output.read_text(errors="replace").splitlines()[-LINES:]
         command = f"gpusim-registry {shlex.join(job.words)}"
-        command, *lines = (self.shown(x, job.file_name) for x in (command, *lines))
+        command, *lines = (self.with_file_name(x, job.file_name) for x in (command, *lines))
         return {"command": command, "state": state, "lines": lines}
 
-    def shown(self, line: str, file_name: str) -> str:
+    def with_file_name(self, line: str, file_name: str) -> str:
         """A line in which the file has the name that the browser calls it by."""
-        return errors.printable(line.replace(str(self.sent), file_name))
+        return errors.printable(line.replace(str(self.upload), file_name))
 
     def stop(self) -> None:
         """End what runs, and close the port."""
@@ -149,7 +150,7 @@ class PageServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing of a client that went away, and a line instead of a traceback of all else."""
         error = sys.exception()
-        if isinstance(error, Exception) and not isinstance(error, OSError):
+        if isinstance(error, Exception) and not isinstance(error, ConnectionError | TimeoutError):
             errors.warn(f"warning: {errors.reason(error)}")
 
 
@@ -225,9 +226,11 @@ class Handler(BaseHTTPRequestHandler):
         where = {"token": self.server.token}
         try:
             words = contents(self.server.folder, query.get("name", ""))
+            job = self.server.about_job()
         except ValueError as error:
             raise PageError(HTTPStatus.NOT_FOUND, errors.reason(error)) from None
-        job = self.server.about_job()
+        except OSError as error:
+            raise PageError(HTTPStatus.INTERNAL_SERVER_ERROR, errors.reason(error)) from None
         here = f"/?{urlencode(where | {'name': words['name']})}"
         links = {name: f"/?{urlencode(where | {'name': name})}" for name in words["names"]}
         about = {"folder": self.server.folder, "here": here, "links": links}
@@ -272,14 +275,14 @@ def contents(folder: Path, name: str) -> Row:
     rows = registry.list(name)[::-1]
     events = registry.history(name)[::-1] if names else []
     aliases = {alias: row["version"] for row in rows for alias in row["aliases"]}
-    shown = rows[:SHOWN] + [row for row in rows[SHOWN:] if row["aliases"]]
+    shown = rows[:ROW_LIMIT] + [row for row in rows[ROW_LIMIT:] if row["aliases"]]
     return {
         "names": names,
         "name": name,
         "versions": [version_words(row) for row in shown],
         "older": len(rows) - len(shown),
         "aliases": aliases,
-        "events": [event_words(row) for row in events[:SHOWN]],
+        "events": [event_words(row) for row in events[:ROW_LIMIT]],
     }
 
 
@@ -318,7 +321,10 @@ def words_of(form: Form, file: Path) -> list[str]:
         raise ValueError("choose an .onnx file first")
     words = [verb, *([str(file)] if verb == "add" else []), *(fields[field] for field in plain)]
     words += [f"{key}={fields[key]}" for key in keys if fields.get(key)]
-    return words + shlex.split(fields.get("settings", ""))
+    settings = shlex.split(fields.get("settings", "")) if verb in JUDGES else []
+    if wrong := [word for word in settings if not re.match(r"[a-z_.]+=", word)]:
+        raise ValueError(f"settings: {wrong[0]!r} is not KEY=VALUE")
+    return words + settings
 
 
 def parse_form(kind: str, body: bytes) -> tuple[Form, str]:
@@ -336,11 +342,12 @@ def parse_form(kind: str, body: bytes) -> tuple[Form, str]:
 
 
 def serve(folder: Path, port: str) -> None:
-    """Show the page until Ctrl-C or SIGTERM; ValueError unless the port is a number."""
+    """Show the page until Ctrl-C, SIGTERM or SIGHUP; ValueError unless the port is a number."""
     if not port.isdecimal() or int(port) > LAST_PORT:
         raise ValueError(f"port={port}: expected a number from 0 to {LAST_PORT}")
     server = PageServer(folder, int(port))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     print(f"open {server.address} (Ctrl-C ends it)", flush=True)
     try:
         server.serve_forever()

@@ -62,7 +62,7 @@ def compose_plain(name: str, overrides: list[str]) -> dict[str, Any]:
         user_files.check_complete(base, user_choices(name, groups))
         for override in parsed:
             check_key(override, base)
-        cfg = build(name, [*run_choices(parsed), *overrides])
+        cfg = build(name, [*choices_of_run(parsed), *overrides])
     except (HydraException, OmegaConfBaseException) as error:
         says = str(error).splitlines()[0]
         word = says.removeprefix("Error merging override ")
@@ -85,24 +85,22 @@ def compose_plain(name: str, overrides: list[str]) -> dict[str, Any]:
 def group_words(overrides: list[Override]) -> tuple[str, ...]:
     """The words that choose a file of a group, first those of the run that resume= continues."""
     chosen = [str(x.input_line) for x in overrides if is_group(x.key_or_group)]
-    return (*run_choices(overrides), *chosen)
+    return (*choices_of_run(overrides), *chosen)
 
 
-def run_choices(overrides: list[Override]) -> list[str]:
+def choices_of_run(overrides: list[Override]) -> list[str]:
     """Words that choose the groups of the run that resume= continues.
 
     Of a group without a word, that is: its keys are then those of the run, not of our default.
+    ValueError or OSError in one line if there is no such run.
     """
-    if not any(x.key_or_group == "resume" for x in overrides):
-        return []
     words = {x.key_or_group: str(x.value()) for x in overrides if not x.is_sweep_override()}
-    groups = {key.partition(".")[0] for key in words if "." in key} - words.keys()
+    if words.get("resume", "None") == "None":
+        return []
     from gpusim_rl.runs.run import Run  # not for every command
 
-    try:
-        saved = flatten(Run.open(Path(words.get("resume", ""))).config)
-    except (OSError, ValueError):
-        return []  # `continue_config` says what is wrong
+    saved = flatten(Run.open(Path(words["resume"])).config)
+    groups = {key.partition(".")[0] for key in words if "." in key} - words.keys()
     names = {group: saved.get(f"{group}.name") for group in ("task", "algo", "reward")}
     return [f"{x}={names[x]}" for x in names if x in groups and names[x] in choices(x)]
 

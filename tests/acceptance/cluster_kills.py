@@ -114,8 +114,8 @@ def train(kills: int, seed: int, rng: random.Random) -> tuple[int, bool]:
     words += (f"iterations={40 * EVERY}", "report=false", f"run_dir={folder}/run")
     trainer, left = Trainer(make_config(*words), make_iteration), kills
     loop, source = trainer.loop, cast(ClusterIteration, trainer.loop.iteration).source
-    begin = loop.ask
-    loop.ask = lambda i: (asked.append(i), begin(i))[1]
+    begin = loop.begin_evaluation
+    loop.begin_evaluation = lambda i: (asked.append(i), begin(i))[1]
     with redirect_stdout(io.StringIO()):
         for row in trainer.steps():
             rows += [row] if "success" in row else []

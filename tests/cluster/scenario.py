@@ -96,9 +96,9 @@ def evaluations(cfg: Config, many: Any) -> dict[str, Any]:
         for row in trainer.steps():
             seen[int(row["iteration"])] = samples(many.policy)
             rows += [row] if "success" in row else []
-            if loop.asked and len(rows) == 1 and not killed:
+            if loop.evaluation and len(rows) == 1 and not killed:
                 os.kill(evaluator.seat.pid, signal.SIGKILL)
-                killed = loop.asked.iteration
+                killed = loop.evaluation.iteration
     trainer.close()
     best = {x["success_of"]: x["success"] for x in rows if x["success"] > 0.8}
     manifest = {int(k[:6]): x["success"] for k, x in trainer.run.checkpoints.manifest().items()}

@@ -22,7 +22,7 @@ import pytest
 from gpusim_rl import registry
 from gpusim_rl.commands import registry as commands
 from gpusim_rl.commands import registry_page
-from gpusim_rl.commands.registry_page import LARGEST, SHOWN, PageServer, parse_form, words_of
+from gpusim_rl.commands.registry_page import LARGEST, ROW_LIMIT, PageServer, parse_form, words_of
 from gpusim_rl.serve.registry import Registry
 from tests.acceptance.registry import NAME, PASS, demo_with
 from tests.worlds import ROOT
@@ -259,14 +259,14 @@ def test_many_versions_are_not_all_shown(store, page):
     """The newest are, and what an alias is; the rest is a command."""
     store.promote(NAME, 1, "candidate")
     row = store.version(NAME, 1) | {"lineage": "{}"}
-    for number in range(3, SHOWN + 4):
+    for number in range(3, ROW_LIMIT + 4):
         row |= {"version": number, "digest": f"{number:064}"}
         marks = ", ".join("?" * len(row))
         store.db.execute(
             f"insert into version ({', '.join(row)}) values ({marks})", [*row.values()]
         )
     shown = get(page.address)
-    assert shown.count('<tr><td class="number">') == SHOWN + 1
+    assert shown.count('<tr><td class="number">') == ROW_LIMIT + 1
     assert "2 older ones: <code>gpusim-registry list quadruped</code>" in shown
     assert '<tr><td class="number">1<' in shown and '<tr><td class="number">2<' not in shown
 

@@ -96,13 +96,13 @@ def trained_ranges(file: Path, names: list[str], robot: Robot | None) -> dict[st
 
 def entry_range(name: str, entry: dict[str, Any], robot: Any) -> Range | None:
     """The range of an entry of task.randomise; None if it is not that of all joints or geoms."""
-    own, scales = 1.0, {"scale": 1.0}  # the model's own number, and how → a number's unit
+    model_value, scales = 1.0, {"scale": 1.0}  # the model's own number, and how → a number's unit
     if name == "friction":
-        own, scales = sliding(robot), {"set": 1.0, "scale": sliding(robot)}
+        model_value, scales = sliding(robot), {"set": 1.0, "scale": sliding(robot)}
     elif name == "payload":
-        own, scales = 0.0, {"add": 1 / mass(robot)}
+        model_value, scales = 0.0, {"add": 1 / mass(robot)}
     if entry.get("kind") in ("off", False):  # YAML's off
-        return own, own
+        return model_value, model_value
     how = entry.get("how", next(iter(scales)))
     if how not in scales or (entry.get("only") and name != "payload"):
         return None
