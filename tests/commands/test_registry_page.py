@@ -32,6 +32,9 @@ KIND = f"multipart/form-data; boundary={BOUNDARY}"
 SCRIPT = "<script>alert('slips')</script>"
 
 
+PROMOTE = {"verb": "promote", "name": NAME, "version": "1", "alias": "x"}
+
+
 def form(file: bytes = b"", /, **fields: str) -> bytes:
     """A form as a browser sends it."""
     parts = {f'name="{key}"': x.encode() for key, x in fields.items()}
@@ -208,7 +211,8 @@ def test_other_sites_and_users_are_refused(store, page):
         (form(verb="rollback", name="a=b", alias="x"), 400, "name=a=b: expected at most 64"),
         (form(verb="rollback", name="--help", alias="x"), 400, "name=--help: expected at most"),
         (form(verb="rollback", name=NAME, alias="x", why="a\0b"), 400, "embedded null byte"),
-        (form(verb="rollback", name=NAME, alias="x", settings="'"), 400, "No closing quotation"),
+        (form(**PROMOTE, settings="'"), 400, "No closing quotation"),
+        (form(**PROMOTE, settings="--help"), 400, "settings: '--help' is not KEY=VALUE"),
         (form(verb="rollback", name=NAME, alias=SCRIPT), 400, "alias=<script>"),
     ],
 )
