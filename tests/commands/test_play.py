@@ -21,6 +21,7 @@ from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.commands import play, play_mode
 from gpusim_rl.config import check_words, compose, resume
 from gpusim_rl.envs import curriculum
+from gpusim_rl.evaluation import calibrate
 from gpusim_rl.evaluation.evaluate import evaluate
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run, newest
@@ -208,6 +209,7 @@ def test_evaluate(here, trained):
     settings = resume.load_config(Run(trained))
     ppo = make_iteration(settings)
     ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
+    calibrate.read(trained / calibrate.FILE, ppo.policy.actor, ppo.iterations)
     weights, noise = settings.task.weights, settings.task.noise
     episodes = evaluate(
         ppo.policy, make_task(episode=0.5), weights=weights, noise=noise, episodes=4

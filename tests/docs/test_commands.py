@@ -159,7 +159,9 @@ def shortened(script: str, words: list[str]) -> list[str]:
     keys = compose.flatten(compose.compose_plain(config, []))
     resumes = any(word.startswith("resume=") for word in words)
     kept = ("num_envs", "task.episode") if resumes else ()  # a run keeps these
-    quick = {"export": "none", "report": "false", "threads": 1, "sim.threads": 1}  # `base` exports
+    quick = {"export": "none", "report": "false", "threads": 1}  # `base` exports
+    if "sim=warp" not in words:
+        quick["sim.threads"] = 1
     short = SHORT | (quick if config == "config" else {})
     return words + [f"{k}={v}" for k, v in short.items() if k in keys and k not in kept]
 
