@@ -50,6 +50,7 @@ class PendingEvaluation:
         read: gives the success, as `Iteration.begin_evaluation` has it.
         mean_return: of episodes then.
         over: whether numbers by success were at their ends.
+        bad: whether its row, or the last one before, is bad; see `flush`.
         save: writes the checkpoint of that iteration, if the success comes later.
     """
 
@@ -57,6 +58,7 @@ class PendingEvaluation:
     read: Evaluation
     mean_return: float
     over: bool
+    bad: bool
     save: Callable[[float], None] | None = None
 
 
@@ -209,7 +211,7 @@ class Training:
         self.evaluation = None
         self.iteration.schedule.follow(success, self.iteration.env.success)
         self.progress.judged = pending.mean_return
-        if pending.save and pending.over and not self.bad:
+        if pending.save and pending.over and not pending.bad:
             pending.save(success)
         row: Row = {"success": success}
         if pending.iteration < i:
@@ -227,7 +229,8 @@ class Training:
         iteration, rank = self.iteration, self.group.rank
         over = iteration.schedule.is_over(iteration.env.success.item())  # outside the iteration
         read = iteration.begin_evaluation(self.evaluate) if rank == 0 else lambda wait: None
-        self.evaluation = PendingEvaluation(i, read, self.progress.mean_return, over)
+        mean = self.progress.mean_return
+        self.evaluation = PendingEvaluation(i, read, mean, over, bad=bool(self.bad))
 
     def save(self, success: float | None = None, *, evaluated: bool = True) -> None:
         """Save a checkpoint. Waits neither for the device nor for the disk.
@@ -270,6 +273,8 @@ class Training:
                 self.rows.append(row)
                 self.table.show(row, self.stopwatch.seconds - self.seconds_before)
             self.bad = int(row.get("bad", 0))
+            if self.evaluation and self.evaluation.iteration == i:
+                self.evaluation.bad = bool(self.bad)
             self.progress.log(row)
             self.compare_bonus(row)
             if row["overflow"]:

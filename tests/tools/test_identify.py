@@ -320,7 +320,7 @@ def test_drift_is_a_line_a_code_and_a_metric(logs, tmp_path, capsys):
     words = (f"against={run}", f"metrics={metrics}")
     line = "drift: friction 0.3 (0.2 to 0.4), trained with 0.5 to 1.25"
     warning = "warning: no range of kd to compare with\n"
-    assert drift_of(logs, capsys, *words) == (1, line, warning)
+    assert drift_of(logs, capsys, *words) == (3, line, warning)
     families = {x.name: x for x in text_string_to_metric_families(metrics.read_text())}
     values = {x.labels["name"]: x.value for x in families["gpusim_drift"].samples}
     assert values == {"friction": 1, "kp": 0}

@@ -478,6 +478,28 @@ def test_evaluations_may_come_later(here, monkeypatch):
     assert last_iteration("run") == 13
 
 
+@pytest.mark.parametrize("spoilt", [4, 5])
+def test_what_is_judged_late_is_saved_unless_it_was_bad(spoilt, here, monkeypatch):
+    """A bad iteration leaves no checkpoint; one beside it takes none from the policy judged."""
+    monkeypatch.setattr(Progress, "may_reach", lambda *_: True)
+    report = Iteration.report
+
+    def begin(learner, evaluate):
+        begun = learner.iterations
+        return lambda wait: 0.5 if wait or learner.iterations == begun + 2 else None
+
+    def report_bad(learner):
+        read, i = report(learner), learner.iterations
+        return lambda: read() | {"bad": float(i == spoilt)}
+
+    monkeypatch.setattr(Iteration, "begin_evaluation", begin)
+    monkeypatch.setattr(Iteration, "report", report_bad)
+    words = ("stop_at=0.93", "eval_every=4", "save_every=100", "iterations=7", "run_dir=run")
+    Trainer(configured(*words)).train()
+    judged = Run(Path("run")).checkpoints.manifest().get("000004.safetensors")
+    assert (judged is not None and judged["success"] == 0.5) == (spoilt == 5)
+
+
 def two_minibatches() -> PPO:
     """A quadruped's learner after an iteration of two minibatches."""
     env = make_env("quadruped", 16)

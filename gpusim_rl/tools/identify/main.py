@@ -20,7 +20,7 @@ Two words come before a policy's file instead of logs:
     simulate POLICY.onnx [hang.mcap] [walk.mcap]: logs of a simulated robot with drawn numbers
 
 with the keys `seconds` of each (default: 60) and `seed`. docs/identify.md has an example. Exits
-with 0, with 1 if against= finds drift, or with 2 and one line for a mistake.
+with 0, with 3 if against= finds drift, or with 2 and one line for a mistake.
 """
 
 from itertools import combinations, pairwise
@@ -42,6 +42,7 @@ from gpusim_rl.tools.identify.estimates import Estimate, Source, as_yaml, table
 
 DEFAULTS = {"policy": "", "out": "", "robots": str(walk.ROBOTS), "seed": "0"}
 DEFAULTS |= {"against": "", "metrics": ""}
+DRIFT = 3  # exit code: 1 is that of a Python that fails
 SHORT = 12  # digits of a digest that people see
 LONGEST = 60.0  # s of a walk that are looked at
 GAP = 3  # control steps between two rows that are still one motion
@@ -132,7 +133,7 @@ def ranges_file(files: list[str], values: dict[str, str]) -> Path | None:
 def tell_drift(
     rows: list[drift.Comparison], others: list[str], metrics: str, labels: dict[str, str]
 ) -> None:
-    """Print what has left its range, write the metrics, and exit with 1 if anything has."""
+    """Print what has left its range, write the metrics, and exit with DRIFT if anything has."""
     if metrics:
         drift.write_metrics(Path(metrics), rows, labels)
     if others:
@@ -140,7 +141,7 @@ def tell_drift(
     drifted = [row.line() for row in rows if row.drifted]
     print("\n".join(drifted or [f"no drift of {', '.join(row.name for row in rows)}"]))
     if drifted:
-        raise SystemExit(1)
+        raise SystemExit(DRIFT)
 
 
 def check_kinds(logs: list[tuple[str, Recording]]) -> None:
