@@ -95,14 +95,15 @@ def choices_of_run(overrides: list[Override]) -> list[str]:
     ValueError or OSError in one line if there is no such run.
     """
     words = {x.key_or_group: str(x.value()) for x in overrides if not x.is_sweep_override()}
-    if words.get("resume", "None") == "None":
+    groups = {key.partition(".")[0] for key in words if "." in key} - words.keys()
+    groups &= {"task", "algo", "reward"}
+    if words.get("resume", "None") == "None" or not groups:
         return []
     from gpusim_rl.runs.run import Run  # not for every command
 
     saved = flatten(Run.open(Path(words["resume"])).config)
-    groups = {key.partition(".")[0] for key in words if "." in key} - words.keys()
-    names = {group: saved.get(f"{group}.name") for group in ("task", "algo", "reward")}
-    return [f"{x}={names[x]}" for x in names if x in groups and names[x] in choices(x)]
+    names = {group: saved.get(f"{group}.name") for group in sorted(groups)}
+    return [f"{x}={name}" for x, name in names.items() if name in choices(x)]
 
 
 def check_key(override: Override, base: dict[str, Any]) -> None:
