@@ -19,7 +19,7 @@ from tests.worlds import ROOT
 # the first.
 SMALL = ("num_envs=16", "num_steps=4", "episodes=4", "export=none", "report=false", "fuse=off")
 EXPORTED = "export=controller"
-TINY = (*SMALL, "task.episode=0.5", "algo.hidden=[16]", "sim=native", "sim.threads=1", "device=cpu")
+TINY = (*SMALL, "task.episode=0.2", "algo.hidden=[16]", "sim=native", "sim.threads=1", "device=cpu")
 # Run at the start of every Python with this directory on its path: what GPUSIM_BLOCK names cannot
 # be imported, and what GPUSIM_HIDE names is no library of this machine. Signals work, though a
 # shell's background job and nohup ignore them.

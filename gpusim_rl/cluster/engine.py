@@ -66,12 +66,13 @@ class Engine:
         actors: how many processes there will be at once.
         address: `host:port` of a Ray that runs; None starts one, for this program alone. If the
             program has one already, it is shared.
+        labels: of the machines that may have actors.
 
     Raises:
         ValueError: Ray cannot be started or reached, or asks for no token.
     """
 
-    def __init__(self, actors: int, address: str | None):
+    def __init__(self, actors: int, address: str | None, labels: dict[str, str] | None = None):
         self.processes: list[Any] = []
         self.guard: subprocess.Popen[bytes] | None = None
         settings = SETTINGS | ({} if address else LOOPBACK)
@@ -80,7 +81,7 @@ class Engine:
             check_token(address)
         self.ray: Any = import_module("ray")
         self.remote = self.ray.remote(max_restarts=0)(Process)
-        self.shared = self.ray.is_initialized()
+        self.labels, self.shared = labels or {}, self.ray.is_initialized()
         if not self.shared:
             self.connect(actors, address)
 
@@ -106,12 +107,16 @@ class Engine:
             self.close()
             says = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(f"cluster.address={address or 'null'}: {says}") from None
-        if (cores := self.ray.cluster_resources().get("CPU", 0)) < actors:
-            warn(f"cluster.address={address} has {cores:.0f} cores: {actors} actors wait for more")
+        machines = [x for x in self.ray.nodes() if self.labels.items() <= x["Labels"].items()]
+        cores = sum(x["Resources"].get("CPU", 0) for x in machines if x["Alive"])
+        if cores < actors:
+            where = f"cluster.address={address}" + f" with {self.labels}" * bool(self.labels)
+            warn(f"{where} has {cores:.0f} cores: {actors} actors wait for more")
 
     def start(self, kind: Any, where: dict[str, int], *about: Any) -> tuple[Any, Any]:
         """A new process with a worker, and the reference to what its `begin` returns."""
-        self.processes.append(process := self.remote.options(num_cpus=kind.cores).remote())
+        how = {"num_cpus": kind.cores, "label_selector": self.labels if kind.cores else {}}
+        self.processes.append(process := self.remote.options(**how).remote())
         return process, process.begin.remote(kind, where, *about)
 
     def call(self, process: Any, method: str, *args: Any) -> Any:

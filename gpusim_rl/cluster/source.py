@@ -96,7 +96,7 @@ class RemoteSource:
         self.sent: tuple[int, Any] = -1, None  # a version, and the reference to its weights
         self.version, self.deaths, self.spent = 0, 0, Spent()
         self.evaluator = RemoteEvaluator(self, Seat("the evaluator"))
-        self.engine = Engine(section.actors, section.address)
+        self.engine = Engine(section.actors, section.address, section.labels)
         policy: Any = copy.deepcopy(learner.policy)
         about = cfg.plain, policy.cpu(), record.columns
         self.about = [self.engine.put(x) for x in about]

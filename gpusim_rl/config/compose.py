@@ -3,11 +3,15 @@
 Files of a group in the folder `conf` of the working directory are found before ours.
 """
 
-from functools import cache
+import copy
+import os
+from contextlib import suppress
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -152,9 +156,9 @@ def build(
         with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
             overrides = [opened(word) for word in overrides]
             plans = [word for word in overrides if word.startswith("curriculum={")]
-            plan = plain(compose(name, overrides=["curriculum=null", *plans])) if plans else {}
+            plan = composed(name, ["curriculum=null", *plans]) if plans else {}
             overrides = [word for word in overrides if word not in plans]
-            cfg = plain(compose(name, overrides=overrides))
+            cfg = composed(name, overrides)
             if "algo" not in cfg:
                 return cfg
             keys = [word.partition("=")[0].lstrip("+") for word in overrides]
@@ -163,7 +167,7 @@ def build(
             algo = cfg["algo"]["name"]
             if algo != ALGO:
                 algo_overrides = [x for x in overrides if is_below(x.partition("=")[0], ("algo",))]
-                own = plain(compose(name, overrides=[*algo_overrides, "~task"]))["algo"]
+                own = composed(name, [*algo_overrides, "~task"])["algo"]
                 cfg = for_algorithm(cfg, own, keys)
             cfg = apply_ranges(apply_recipe(cfg, keys), keys)
             if algo != ALGO:
@@ -219,9 +223,41 @@ def opened(word: str) -> str:
     return f"++{word}" if is_below(word.partition("=")[0], check_words.OPEN) else word
 
 
-def plain(cfg: DictConfig) -> dict[str, Any]:
-    """A configuration as dictionaries and lists."""
+def composed(name: str, words: list[str]) -> dict[str, Any]:
+    """What Hydra's `compose` gives, as dictionaries and lists.
+
+    It takes 0.15 s. So it is done once for the same files, and words with values are then applied
+    to a copy, as Hydra applies them.
+    """
+    groups, values = [], []
+    for override in OverridesParser.create().parse_overrides(words):
+        (groups if is_group(override.key_or_group) else values).append(override)
+    chosen = tuple(str(override.input_line) for override in groups)
+    cfg = copy.deepcopy(compose_files(name, chosen, tuple(user_files.searched()), files_now()))
+    ConfigLoaderImpl._apply_overrides_to_config(values, cfg)
     return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+
+
+@lru_cache(maxsize=64)
+def compose_files(name: str, groups: tuple[str, ...], *_files: object) -> DictConfig:
+    """The files of a configuration, as Hydra composes them. Not to be changed.
+
+    _files: by which an earlier result is known to hold still.
+    """
+    return compose(name, overrides=[*groups])
+
+
+def files_now() -> tuple[tuple[str, int, int], ...]:
+    """Path, time of change [ns] and size of each YAML file that may be read."""
+    found = []
+    for folder in filter(None, (CONF, user_folder("conf"))):
+        for place in (folder, *(folder / group for group in user_files.GROUPS)):
+            for entry in os.scandir(place) if place.is_dir() else ():
+                if entry.name.endswith(".yaml"):
+                    with suppress(OSError):  # it has gone, or is a link to nowhere
+                        about = entry.stat()
+                        found.append((entry.path, about.st_mtime_ns, about.st_size))
+    return tuple(sorted(found))
 
 
 def build_base(name: str, groups: tuple[str, ...]) -> dict[str, Any]:

@@ -154,6 +154,7 @@ class ClusterSection:
         sync: collect in step with the learner: bit for bit as one process.
         max_lag: else, updates that a policy may be behind the one that learns from its steps.
         address: host:port of a Ray that runs; None starts one on this machine alone.
+        labels: label → its value, which Ray must know of each machine that has actors.
     """
 
     name: str = word("none", "ray")
@@ -161,9 +162,16 @@ class ClusterSection:
     sync: bool
     max_lag: int = number(Range(0, 1024, whole=True))
     address: str | None
+    labels: dict[str, str]
 
     def __post_init__(self) -> None:
         check(self, "cluster")
+        for label, value in self.labels.items():
+            if not isinstance(value, str):
+                said = f"cluster.labels: {label}: {value!r}"
+                raise ValueError(f"{said}: expected a word, such as {{market: spot}}")
+        if self.labels and not self.address:
+            raise ValueError("cluster.labels choose machines of cluster.address, which is null")
 
 
 @dataclass(frozen=True, kw_only=True)

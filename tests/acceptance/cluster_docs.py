@@ -5,9 +5,12 @@
 It works in a PID namespace of its own, since the Slurm script ends every Ray that it sees: this
 needs root. The Slurm script runs with a stub of srun, and trains a tiny cartpole. Then `ray start`
 asks for a token: a training without one, one with another and one with the right one are started.
-Exits with 1 unless the first two are refused in one line and the others end well.
+At last two machines of one Ray have different labels, and actors ask for those of the second.
+Exits with 1 unless the first two are refused in one line, the others end well, and the actors are
+where their labels are.
 """
 
+import os
 import re
 import secrets
 import socket
@@ -17,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 from gpusim_rl.cluster.engine import LOOPBACK, SETTINGS
+from gpusim_rl.cluster.iteration import make_iteration
 from tests.command_lines import TINY, environment
 from tests.worlds import ROOT
 
@@ -50,8 +54,30 @@ def slurm_script() -> str:
     return script
 
 
+def labels() -> bool:
+    """Whether actors are on the machine whose labels they ask for, of two."""
+    import ray
+    from ray._private.state import actors
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(True, head_node_args={"num_cpus": 4, "labels": {"market": "owned"}})
+    node = cluster.add_node(num_cpus=2, labels={"market": "spot"})
+    many = make_iteration(
+        make_config(
+            *WORDS, f"cluster.address={cluster.address}", "cluster.labels={market: spot}"
+        )
+    )
+    many.iteration()
+    places = [x["Address"]["NodeID"] for x in actors().values()]
+    many.close()
+    ray.shutdown()
+    cluster.shutdown()
+    print(f"labels: {places.count(node.node_id)} of {len(places)} actors on the machine that has them")
+    return places == [node.node_id] * 2
+
+
 def main(words: list[str]) -> None:
-    """Run both."""
+    """Run all."""
     if {"-h", "--help"} & {*words}:
         print(__doc__)
         raise SystemExit
@@ -89,6 +115,8 @@ def main(words: list[str]) -> None:
             print(f"{name}: exit code {done.returncode}, {said[:3]}", flush=True)
             right &= done.returncode == code and len(said) == (code != 0)
         subprocess.run(["ray", "stop", "--force"], env=env, **how)
+        os.environ.update(env | auth)
+        right &= labels()
     raise SystemExit(not right)
 
 

@@ -139,6 +139,8 @@ def test_a_death_is_one_line(seen):
         (("algo.correction=vtrace",), "algo.correction=vtrace changes nothing here"),
         (("cluster=spark",), "unknown cluster 'spark': choose one of none, ray"),
         (("cluster.actors=0",), "cluster.actors=0"),
+        (("cluster=ray", "cluster.labels={market: spot}"), "machines of cluster.address"),
+        (("cluster=ray", "cluster.labels={market: 3}"), "market: 3: expected a word"),
     ],
 )
 def test_mistakes_are_one_line(words, says, tmp_path):

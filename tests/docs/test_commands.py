@@ -1,7 +1,7 @@
 """Every command in README.md and docs/ runs, or is listed with a reason and composes.
 
 A command is run in a directory that holds what the page assumes. Where its program has these keys,
-`iterations=2 num_envs=8 episodes=4 seconds=1 task.episode=0.5` are appended.
+`iterations=2 num_envs=8 episodes=4 seconds=1 task.episode=0.2` are appended.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from tests.docs.examples import PAGES, commands, files
 from tests.shared import shared
 from tests.worlds import ROOT
 
-SHORT = {"iterations": 2, "num_envs": 8, "episodes": 4, "seconds": 1, "task.episode": 0.5}
+SHORT = {"iterations": 2, "num_envs": 8, "episodes": 4, "seconds": 1, "task.episode": 0.2}
 GPU, NETWORK, LONG, SHELL = "a GPU", "a network", "more than a minute", "a shell of its own"
 ENDLESS = "someone who ends it"
 ROBOT = "the log of a robot; tests/play has one"
@@ -159,7 +159,7 @@ def shortened(script: str, words: list[str]) -> list[str]:
     keys = compose.flatten(compose.compose_plain(config, []))
     resumes = any(word.startswith("resume=") for word in words)
     kept = ("num_envs", "task.episode") if resumes else ()  # a run keeps these
-    quick = {"export": "none", "report": "false", "threads": 1}  # `base` exports
+    quick = {"export": "none", "report": "false", "threads": 1, "fuse": "off"}  # `base` exports
     if "sim=warp" not in words:
         quick["sim.threads"] = 1
     short = SHORT | (quick if config == "config" else {})

@@ -1,0 +1,40 @@
+"""Composition from files that are read once gives what Hydra gives."""
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from gpusim_rl.config.compose import composed
+from gpusim_rl.core.paths import CONF
+
+
+@pytest.mark.parametrize(
+    "name, words",
+    [
+        ("config", []),
+        ("config", ["task=humanoid", "seed=3", "task.weights.jerk=0.5"]),
+        ("config", ["task.noise={gyro: 0.1}", "task=quadruped_rough", "algo.hidden=[8]"]),
+        ("config", ["sim=warp", "log=none", "recipe=robot", "++curriculum.task.clip.stop=3"]),
+        ("config", ["algo=sac", "algo.gamma=0.9", "~task"]),
+        ("play", ["run=here", "mode=gate"]),
+        ("bench", ["task=cartpole", "repeats=2"]),
+    ],
+)
+def test_words_are_applied_as_hydra_does(name, words):
+    """Twice the same, so that nothing is left in the files that are kept."""
+    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+        expected = OmegaConf.to_container(compose(name, overrides=words), resolve=True)
+        assert composed(name, words) == expected == composed(name, words)
+
+
+def test_a_changed_file_is_read_again(tmp_path, monkeypatch):
+    """A file of the working directory that is written anew is composed anew."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "conf" / "task" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    seen = []
+    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+        for number in (1, 22):
+            file.write_text(f"# @package _global_\ndefaults: [cartpole]\nnum_envs: {number}\n")
+            seen.append(composed("config", ["task=mine"])["num_envs"])
+    assert seen == [1, 22]
