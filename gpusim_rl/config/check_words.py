@@ -12,9 +12,9 @@ from gpusim_rl.envs.randomization.entries import SMALLEST
 
 # Lists with a number for each joint of the robot: the task knows how many these are.
 OF_JOINTS = ("task.largest_speed", "task.largest_acceleration")
-# Sections that name what differs: another reading is always delivered, and of another term the
-# actor sees one step.
-OPEN = ("task.dropout", "task.history", "task.drive_limits")
+# Sections that name what differs: another reading is always delivered, of another term the actor
+# sees one step, and another label may be anything.
+OPEN = ("task.dropout", "task.history", "task.drive_limits", "cluster.labels")
 EXACT = "exact"  # of task.training: the model's own physics
 # MuJoCo's integrators that compute the dynamics once in a timestep; None: the model's own.
 INTEGRATORS = (None, "euler", "implicit", "implicitfast")

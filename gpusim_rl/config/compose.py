@@ -249,15 +249,15 @@ def compose_files(name: str, groups: tuple[str, ...], *_files: object) -> DictCo
 
 def files_now() -> tuple[tuple[str, int, int], ...]:
     """Path, time of change [ns] and size of each YAML file that may be read."""
-    found = []
+    files = []
     for folder in filter(None, (CONF, user_folder("conf"))):
         for place in (folder, *(folder / group for group in user_files.GROUPS)):
             for entry in os.scandir(place) if place.is_dir() else ():
                 if entry.name.endswith(".yaml"):
                     with suppress(OSError):  # it has gone, or is a link to nowhere
                         about = entry.stat()
-                        found.append((entry.path, about.st_mtime_ns, about.st_size))
-    return tuple(sorted(found))
+                        files.append((entry.path, about.st_mtime_ns, about.st_size))
+    return tuple(sorted(files))
 
 
 def build_base(name: str, groups: tuple[str, ...]) -> dict[str, Any]:

@@ -18,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from gpusim_rl.cluster.engine import LOOPBACK, SETTINGS
 from gpusim_rl.cluster.iteration import make_iteration
 from tests.command_lines import TINY, environment
-from tests.worlds import ROOT
+from tests.worlds import ROOT, make_config
 
 STUBS = {
     "srun": 'while [[ "$1" == -* ]]; do shift; done; exec "$@"',
@@ -54,6 +55,24 @@ def slurm_script() -> str:
     return script
 
 
+def tokens(env: dict[str, str], auth: dict[str, str], how: dict[str, Any]) -> bool:
+    """Whether `ray start` asks for a token, and trains with the right one alone."""
+    port, right = free_port(), True
+    started = subprocess.run(["ray", "start", *START, f"--port={port}"], env=env | auth, **how)
+    print(f"ray start: exit code {started.returncode}", flush=True)
+    line = ["python", str(ROOT / "train.py"), *WORDS, f"cluster.address=127.0.0.1:{port}"]
+    for name, more, code in (
+        ("without a token", {}, 2),
+        ("with another token", auth | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}, 2),
+        ("with the token", auth, 0),
+    ):
+        done = subprocess.run([*line, f"run_dir={name}"], env=env | more, **how)
+        said = done.stderr.strip().splitlines()
+        print(f"{name}: exit code {done.returncode}, {said[:3]}", flush=True)
+        right &= done.returncode == code and len(said) == (code != 0)
+    return right
+
+
 def labels() -> bool:
     """Whether actors are on the machine whose labels they ask for, of two."""
     import ray
@@ -63,16 +82,16 @@ def labels() -> bool:
     cluster = Cluster(True, head_node_args={"num_cpus": 4, "labels": {"market": "owned"}})
     node = cluster.add_node(num_cpus=2, labels={"market": "spot"})
     many = make_iteration(
-        make_config(
-            *WORDS, f"cluster.address={cluster.address}", "cluster.labels={market: spot}"
-        )
+        make_config(*WORDS, f"cluster.address={cluster.address}", "cluster.labels={market: spot}")
     )
     many.iteration()
     places = [x["Address"]["NodeID"] for x in actors().values()]
     many.close()
     ray.shutdown()
     cluster.shutdown()
-    print(f"labels: {places.count(node.node_id)} of {len(places)} actors on the machine that has them")
+    print(
+        f"labels: {places.count(node.node_id)} of {len(places)} actors on the machine that has them"
+    )
     return places == [node.node_id] * 2
 
 
@@ -100,20 +119,8 @@ def main(words: list[str]) -> None:
         right = done.returncode == 0 and bool(saved)
         if not right:
             print(done.stdout[-3000:], done.stderr[-3000:])
-        token, port = secrets.token_hex(32), free_port()
-        auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-        started = subprocess.run(["ray", "start", *START, f"--port={port}"], env=env | auth, **how)
-        print(f"ray start: exit code {started.returncode}", flush=True)
-        line = ["python", str(ROOT / "train.py"), *WORDS, f"cluster.address=127.0.0.1:{port}"]
-        for name, more, code in (
-            ("without a token", {}, 2),
-            ("with another token", auth | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}, 2),
-            ("with the token", auth, 0),
-        ):
-            done = subprocess.run([*line, f"run_dir={name}"], env=env | more, **how)
-            said = done.stderr.strip().splitlines()
-            print(f"{name}: exit code {done.returncode}, {said[:3]}", flush=True)
-            right &= done.returncode == code and len(said) == (code != 0)
+        auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        right &= tokens(env, auth, how)
         subprocess.run(["ray", "stop", "--force"], env=env, **how)
         os.environ.update(env | auth)
         right &= labels()

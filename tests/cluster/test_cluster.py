@@ -19,6 +19,7 @@ from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from tests.command_lines import TINY, refused, run_python, succeed
 from tests.core.test_distributed import torchrun_train
+from tests.docs.examples import files
 from tests.shared import shared
 from tests.worlds import ROOT
 
@@ -168,6 +169,22 @@ def test_two_ranks_with_two_actors_each_are_one_with_four(tmp_path):
     last = Run(tmp_path / "two").rows()[-1]
     assert last["iteration"] == 8 and last["success"] < 0.9  # of iteration 4, which it waits for
     assert last["cluster/lag_max"] <= 1 and last["cluster/refused"] == 0
+
+
+@pytest.mark.matrix
+def test_gradients_of_actors(tmp_path):
+    """The program of docs/algorithm.md trains with gradients of two actors, and leaves a run."""
+    for path, text in files("docs/algorithm.md").items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    words = ("task=cartpole", *TINY, "algo.hidden=[16]", "iterations=5", "log=none", "run_dir=run")
+    line = [sys.executable, "a3c.py", *words]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    first, *_, last = [json.loads(line) for line in text.splitlines()]
+    assert last["iteration"] == 5 and last["share/actors"] > 0 and last["steps_per_s"] < 1e6
+    assert first["policy_loss"] != last["policy_loss"]  # the actors' gradients differ
 
 
 def test_no_command_loads_ray(tmp_path):

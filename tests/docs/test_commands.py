@@ -75,7 +75,10 @@ LISTED = {
     "python -m gpusim_rl.bench time 'commits=[HEAD,.]' 'seeds=[1,2,3,4,5]' judge=first": LONG,
     'python -m gpusim_rl.bench time \'settings=["algo.symmetry=none","algo.symmetry=net"]\'': LONG,
     "python -m pip install -e '.[ray]'": WHEEL,
+    "python a3c.py task=cartpole iterations=1500": LONG,
     "python train.py task=quadruped cluster=ray cluster.actors=4": LONG,
+    "torchrun --standalone --nproc-per-node=2 train.py task=quadruped cluster=ray "
+    "cluster.actors=4": LONG,
     "export RAY_AUTH_MODE=token 'RAY_AUTH_TOKEN=$(openssl' rand -hex '32)'": SHELL,
     "ray start --head --port=6379": SHELL,
     "ray start --address=10.0.0.1:6379": SHELL,
@@ -279,6 +282,10 @@ def test_a_listed_command_composes(line, tmp_path, monkeypatch):
         assert "VENV   ?= .venv" in (ROOT / "Makefile").read_text()
         return
     script, words = program(line)
+    if script == "torchrun":
+        script, words = "train.py", words[words.index("train.py") + 1 :]
+    if script == "a3c.py":
+        script = "train.py"
     if script == "pytest" or "pytest" in words or script.startswith("tests."):
         return
     if LISTED[line] == WHEEL:
