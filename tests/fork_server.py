@@ -115,8 +115,9 @@ def load(light: bool) -> None:
     import gpusim_rl.config.resume
     from gpusim_rl.config.compose import build_base
 
-    for groups in ((), ("task=quadruped",), ("task=cartpole",)):
-        build_base("config", groups)
+    for task in ((), ("task=quadruped",), ("task=cartpole",)):
+        for others in ((), ("log=none",), ("sim=native",), ("log=none", "sim=native")):
+            build_base("config", (*task, *others))
     build_base("play", ())
     if light:
         assert not sys.modules.keys() & {*HEAVY}

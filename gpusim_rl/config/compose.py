@@ -232,6 +232,7 @@ def composed(name: str, words: list[str]) -> dict[str, Any]:
     groups, values = [], []
     for override in OverridesParser.create().parse_overrides(words):
         (groups if is_group(override.key_or_group) else values).append(override)
+    groups.sort(key=lambda override: override.key_or_group)  # their order changes nothing
     chosen = tuple(str(override.input_line) for override in groups)
     cfg = copy.deepcopy(compose_files(name, chosen, tuple(user_files.searched()), files_now()))
     ConfigLoaderImpl._apply_overrides_to_config(values, cfg)

@@ -212,7 +212,7 @@ def test_evaluate(here, trained):
     calibrate.read(trained / calibrate.FILE, ppo.policy.actor, ppo.iterations)
     weights, noise = settings.task.weights, settings.task.noise
     episodes = evaluate(
-        ppo.policy, make_task(episode=0.5), weights=weights, noise=noise, episodes=4
+        ppo.policy, make_task(episode=0.2), weights=weights, noise=noise, episodes=4
     )
     assert {key: x for key, x in scores.items() if key in episodes} | {
         "success": scores["episodes_passed"]

@@ -1,9 +1,11 @@
 """Composition from files that are read once gives what Hydra gives."""
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from gpusim_rl.config import command_line
 from gpusim_rl.config.compose import composed
 from gpusim_rl.core.paths import CONF
 
@@ -38,3 +40,13 @@ def test_a_changed_file_is_read_again(tmp_path, monkeypatch):
             file.write_text(f"# @package _global_\ndefaults: [cartpole]\nnum_envs: {number}\n")
             seen.append(composed("config", ["task=mine"])["num_envs"])
     assert seen == [1, 22]
+
+
+def test_cfg_prints_what_is_trained(capsys):
+    """--cfg job has the numbers of the recipe, and a curriculum of the command line."""
+    plan = "curriculum={task.clip: {from: 4.0, to: 2.0, by: iteration, start: 3, stop: 9}}"
+    with pytest.raises(SystemExit):
+        command_line.check("config", ["task=drone", "recipe=robot", plan, "--cfg", "job"])
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown["iterations"] == 800 and shown["task"]["observation_delay"] == [0, 3]
+    assert shown["curriculum"]["task.clip"]["stop"] == 9
