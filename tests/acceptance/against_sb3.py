@@ -1,13 +1,13 @@
-"""Acceptance: time to the return that Stable-Baselines3's PPO has after 1 M steps.
+"""Acceptance: time to the return that a learner of Stable-Baselines3 has after its steps.
 
     python -m tests.acceptance.against_sb3 [--task hopper] [--seeds 1 2 3] [--steps 1000000]
-        [--limit SECONDS] [--vec subproc] [--every 10] [--episodes 20] [--out FILE] [words …]
+        [--learner ppo|sac] [--limit SECONDS] [--vec subproc] [--every 10] [--episodes 20] [--out FILE] [words …]
 
 For every seed in turn, each in a process of its own on the same cores:
 
 1. Stable-Baselines3's PPO learns `--steps` steps in eight processes of Gymnasium's package, with
    the settings of RL Zoo. Its return is that of the last policy. After `--limit` seconds it stops
-   early; `env_steps` says how far it came.
+   early; `env_steps` says how far it came. Its SAC has one environment in its own process.
 2. `train.py task=… seed=…` learns; the words go to it, too. Every n-th actor is kept, and judged
    after the training in order, until one has at least that return, and again on other episodes.
    Its time is that of training until then.
@@ -103,12 +103,15 @@ def processor_seconds(processes: list[Any]) -> float:
 
 
 def make_sb3(args: argparse.Namespace) -> Any:
-    """Stable-Baselines3's PPO with the settings of RL Zoo, whose processes have started."""
+    """A learner of Stable-Baselines3 with the settings of RL Zoo, whose processes have started."""
     import torch
-    from stable_baselines3 import PPO
+    from stable_baselines3 import PPO, SAC
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
+    if args.learner == "sac":  # of the same commit: hyperparams/sac.yml
+        worlds = make_vec_env(PACKAGE[args.task], 1, seed=args.seed)
+        return SAC("MlpPolicy", worlds, seed=args.seed, device="cpu", learning_starts=10_000)
     settings = dict(ZOO[args.task])
     kind = {"subproc": SubprocVecEnv, "dummy": DummyVecEnv}[args.vec]
     inner = make_vec_env(PACKAGE[args.task], PROCESSES, seed=args.seed, vec_env_cls=kind)
@@ -126,12 +129,13 @@ def learn_sb3(args: argparse.Namespace) -> dict[str, Any]:
     begun = time.perf_counter()
     model = make_sb3(args)
     worlds = model.get_env()
-    others = getattr(worlds.venv, "processes", [])
+    others = getattr(getattr(worlds, "venv", None), "processes", [])
     start_s, cpu, clock = time.perf_counter() - begun, processor_seconds(others), Clock()
     rows: list[dict[str, Any]] = []
 
     def act(obs: np.ndarray) -> np.ndarray:
-        return model.predict(worlds.normalize_obs(obs), deterministic=True)[0]
+        seen = worlds.normalize_obs(obs) if args.learner == "ppo" else obs
+        return model.predict(seen, deterministic=True)[0]
 
     def judge(*_: Any) -> bool:
         if model.num_timesteps >= args.steps * (len(rows) + 1) / 10:
@@ -239,6 +243,7 @@ def parsed() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--task", default="hopper", choices=[*PACKAGE])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--learner", default="ppo", choices=["ppo", "sac"])
     parser.add_argument("--limit", type=float, default=math.inf)
     parser.add_argument("--vec", default="subproc", choices=["subproc", "dummy"])
     parser.add_argument("--every", type=int, default=10)
