@@ -24,7 +24,8 @@ Every key is set on the command line as `KEY=VALUE`, for example `num_envs=256` 
 `task.weights.jerk=0.02`. A group is chosen as `GROUP=NAME`, for example `sim=warp`.
 
 Values are YAML: numbers, words, `true`, `false`, `null`, and lists such as `[0.5,0,0]`.
-`python train.py --cfg job` prints all keys with the values of your command line.
+`python train.py --cfg job` prints all keys with the values of your command line, and those of a
+recipe. `--cfg all` prints what Hydra composes before that.
 A wrong key or value ends the program with one line that names the choices.
 
 The tables on this page are made from the files in `conf/`. Of a list, each number must be in the

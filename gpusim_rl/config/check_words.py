@@ -73,8 +73,9 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
     if isinstance(noise := flat.get("task.noise"), dict):  # it names all readings
         flat |= {f"task.dropout.{reading}": 0.0 for reading in noise}
     section = key.rpartition(".")[0]
-    if key in flat or (section in ("task.history", "task.drive_limits") and "task.dt" in flat):
-        return  # the task itself knows its terms and measures
+    named_elsewhere = ("task.history", "task.drive_limits", "cluster.labels")
+    if key in flat or (section in named_elsewhere and "task.dt" in flat):
+        return  # the task itself knows its terms and measures, and Ray its labels
     if (new := current_key(key, flat)) != key:
         raise ValueError(f"{key} has another name now: say {new}")
     if key == "host" and "port" in base:
@@ -160,7 +161,7 @@ def check_physics(task: dict[str, Any]) -> None:
 def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """base with other values; ValueError at a key that base lacks, or a value of another kind.
 
-    Reward terms, noise, drop-out, history and a curriculum replace those of base: they belong to
+    Reward terms, noise, a curriculum and the sections of OPEN replace those of base: they belong to
     the task's code, not to its file of today.
     """
     for key, value in values.items():
@@ -170,7 +171,7 @@ def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dic
             check_moved(f"{prefix}{key}")
             raise ValueError(f"unknown key {prefix}{key}")
         same_kind(f"{prefix}{key}", base[key], value)
-    whole = ("weights", "noise", "dropout", "history", "curriculum")
+    whole = {"weights", "noise", "curriculum"} | {key.rpartition(".")[2] for key in OPEN}
     deep = {
         key: merge(base[key], value, f"{prefix}{key}.")
         for key, value in values.items()

@@ -10,8 +10,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import hydra
+import yaml
 from hydra.core.override_parser.types import Override, ValueType
-from omegaconf import OmegaConf
 
 from gpusim_rl.config.compose import compose_plain, named, opened, parse
 from gpusim_rl.core.errors import exit_with_error, one_line_errors
@@ -81,14 +81,13 @@ def check(name: str, argv: list[str]) -> Any:
 
     if is_multirun(options):
         exit_with_error("-m runs trainings: one at a time is played")
-    cfg = compose_plain(name, overrides)
+    cfg = plain = compose_plain(name, overrides)
     if name == "config":
         if cfg["jobs"] != 1:
             raise ValueError(f"jobs={cfg['jobs']}: add -m and a list of values for several runs")
         cfg = check_training(cfg, overrides, robot=not options)  # --cfg and --info need no file
     if options and options[0].partition("=")[0] in ("--cfg", "-c") and options[-1].endswith("job"):
-        plain = cfg.plain if name == "config" else cfg
-        print(OmegaConf.to_yaml(OmegaConf.create(plain)).rstrip())
+        print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip())
         raise SystemExit
     if options:
         answer(name, overrides + options)

@@ -69,7 +69,7 @@ def compose_plain(name: str, overrides: list[str]) -> dict[str, Any]:
         cfg = build(name, [*choices_of_run(parsed), *overrides])
     except (HydraException, OmegaConfBaseException) as error:
         says = str(error).splitlines()[0]
-        word = says.removeprefix("Error merging override ")
+        word = says.removeprefix("Error merging override ").removeprefix("++")
         raise ValueError(
             says if word == says else f"{word}: expected another kind of value"
         ) from None
@@ -224,7 +224,7 @@ def opened(word: str) -> str:
 
 
 def composed(name: str, words: list[str]) -> dict[str, Any]:
-    """What Hydra's `compose` gives, as dictionaries and lists.
+    """What Hydra's `compose` gives of words that `compose_plain` takes, as dictionaries and lists.
 
     It takes 0.15 s. So it is done once for the same files, and words with values are then applied
     to a copy, as Hydra applies them.

@@ -5,6 +5,7 @@
 """
 
 import copy
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
@@ -25,6 +26,7 @@ SETTINGS = {  # group → the package in which each name has a package with `Set
     "reward": "gpusim_rl.algorithms.rewards",
 }
 CLONING = "gpusim_rl.algorithms.cloning"  # its numbers are the section of that name
+LABEL = re.compile("[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")  # a value, as Ray takes it
 OF_ADDRESSES = r"/\#?%:"  # no project at W&B may have them in its name
 
 
@@ -167,9 +169,13 @@ class ClusterSection:
     def __post_init__(self) -> None:
         check(self, "cluster")
         for label, value in self.labels.items():
-            if not isinstance(value, str):
+            if (
+                not isinstance(label, str)
+                or not isinstance(value, str)
+                or not LABEL.fullmatch(value)
+            ):
                 said = f"cluster.labels: {label}: {value!r}"
-                raise ValueError(f"{said}: expected a word, such as {{market: spot}}")
+                raise ValueError(f"{said}: expected a word of Ray's, such as {{market: spot}}")
         if self.labels and not self.address:
             raise ValueError("cluster.labels choose machines of cluster.address, which is null")
 

@@ -92,7 +92,8 @@ class Dashboard:
         shares = {key[6:]: value for key, value in row.items() if key.startswith("share/")}
         pages = (pages_read() - self.pages) / max(trained_s, 1.0)
         here = verdict(shares, cores=row.get("cores"), pages=pages)
-        self.bound = (cluster_verdict(row) if "cluster/idle" in row else here).line
+        there = cluster_verdict(row).line if "cluster/idle" in row else ""
+        self.bound = there if "actors" in shares else here.line
         if self.live:
             self.live.update(self.table(row, left))
         elif trained_s >= self.quiet_until or i == self.iterations:

@@ -1,7 +1,8 @@
 """Acceptance: time to the return that a learner of Stable-Baselines3 has after its steps.
 
     python -m tests.acceptance.against_sb3 [--task hopper] [--seeds 1 2 3] [--steps 1000000]
-        [--learner ppo|sac] [--limit SECONDS] [--vec subproc] [--every 10] [--episodes 20] [--out FILE] [words …]
+        [--learner ppo|sac] [--limit SECONDS] [--vec subproc] [--every 10] [--episodes 20]
+        [--out FILE] [words …]
 
 For every seed in turn, each in a process of its own on the same cores:
 
@@ -63,6 +64,7 @@ ZOO: dict[str, dict[str, Any]] = {
     ),
     "ant": {},
 }
+ZOO_SAC = {"learning_starts": 10_000}  # of the same commit, hyperparams/sac.yml; for both tasks
 
 Act = Callable[[np.ndarray], np.ndarray]  # observations (B, no) → actions (B, nu)
 
@@ -109,9 +111,9 @@ def make_sb3(args: argparse.Namespace) -> Any:
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
-    if args.learner == "sac":  # of the same commit: hyperparams/sac.yml
+    if args.learner == "sac":
         worlds = make_vec_env(PACKAGE[args.task], 1, seed=args.seed)
-        return SAC("MlpPolicy", worlds, seed=args.seed, device="cpu", learning_starts=10_000)
+        return SAC("MlpPolicy", worlds, seed=args.seed, device="cpu", **ZOO_SAC)
     settings = dict(ZOO[args.task])
     kind = {"subproc": SubprocVecEnv, "dummy": DummyVecEnv}[args.vec]
     inner = make_vec_env(PACKAGE[args.task], PROCESSES, seed=args.seed, vec_env_cls=kind)
@@ -153,7 +155,8 @@ def learn_sb3(args: argparse.Namespace) -> dict[str, Any]:
     done["cpu_s"] = own + processor_seconds(others) - cpu
     done |= judged(PACKAGE[args.task], act, args.episodes)
     worlds.close()
-    return {"seed": args.seed, "vec": args.vec, "start_s": start_s, **done, "curve": rows}
+    vec = args.vec if args.learner == "ppo" else "dummy"
+    return {"seed": args.seed, "vec": vec, "start_s": start_s, **done, "curve": rows}
 
 
 def learn_ours(args: argparse.Namespace, words: list[str]) -> dict[str, Any]:
@@ -275,7 +278,8 @@ def main() -> None:
         print(f"seed {seed}: ours {when}, in all {ours['train_s']:.0f} s", flush=True)
         rows.append({"sb3": theirs, "ours": ours})
         report = {"command": command, "machine": machine, "versions": versions()}
-        report |= {"zoo": ZOO[args.task], "summary": summary(rows), "trials": rows}
+        zoo = ZOO[args.task] if args.learner == "ppo" else ZOO_SAC
+        report |= {"learner": args.learner, "zoo": zoo, "summary": summary(rows), "trials": rows}
         if args.out:
             write_whole(Path(args.out), (json.dumps(report, indent=1) + "\n").encode())
     print(json.dumps(summary(rows)))

@@ -4,6 +4,7 @@ all tests, which a program of its own starts."""
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 import yaml
 
 from gpusim_rl.cluster import engine
-from gpusim_rl.config import command_line
+from gpusim_rl.config import command_line, resume
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from tests.command_lines import TINY, refused, run_python, succeed
@@ -142,6 +143,8 @@ def test_a_death_is_one_line(seen):
         (("cluster.actors=0",), "cluster.actors=0"),
         (("cluster=ray", "cluster.labels={market: spot}"), "machines of cluster.address"),
         (("cluster=ray", "cluster.labels={market: 3}"), "market: 3: expected a word"),
+        (("cluster=ray", "cluster.labels={1: c}"), "1: 'c': expected a word"),
+        (("cluster=ray", "cluster.labels={market: '!spot'}"), "'!spot': expected a word"),
     ],
 )
 def test_mistakes_are_one_line(words, says, tmp_path):
@@ -185,6 +188,19 @@ def test_gradients_of_actors(tmp_path):
     first, *_, last = [json.loads(line) for line in text.splitlines()]
     assert last["iteration"] == 5 and last["share/actors"] > 0 and last["steps_per_s"] < 1e6
     assert first["policy_loss"] != last["policy_loss"]  # the actors' gradients differ
+    checkpoints = sorted((tmp_path / "run" / "checkpoints").glob("*.safetensors"))
+    before, after = (load(file)[0] for file in (checkpoints[0], checkpoints[-1]))
+    assert after["policy/actor.normalizer.count"] == 10  # two rows for each gradient
+    assert not torch.equal(before["policy/log_std"], after["policy/log_std"])
+
+
+def test_labels_of_a_run_are_read(trained, tmp_path):
+    """A run that was trained on machines with a label can be opened again."""
+    shutil.copytree(trained, tmp_path / "run")
+    file = tmp_path / "run" / "config.yaml"
+    text = file.read_text().replace("labels: {}", "labels: {market: spot}")
+    file.write_text(text.replace("address: null", "address: 10.0.0.1:6379"))
+    assert resume.load_config(Run(tmp_path / "run")).cluster.labels == {"market": "spot"}
 
 
 def test_no_command_loads_ray(tmp_path):

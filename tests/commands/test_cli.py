@@ -527,12 +527,9 @@ def test_help_of_an_environment_with_a_space(here):
 
 
 def test_cfg_prints_the_configuration(here):
-    """--cfg job, as --help says, prints the composed configuration as YAML, with the task's
-    sections for other algorithms."""
+    """--cfg job, as --help says, prints the configuration that would be trained, as YAML."""
     said = succeed("train.py", "--cfg", "job", "seed=7", cwd=here, block="torch mujoco")
-    printed = yaml.safe_load(said)
-    assert printed.pop("sac")["num_envs"] and printed.pop("distill")["num_envs"]
-    assert printed == compose.compose_plain("config", ["seed=7"])
+    assert yaml.safe_load(said) == compose.compose_plain("config", ["seed=7"])
 
 
 def test_multirun(here):
