@@ -161,6 +161,7 @@ def build(
             cfg = composed(name, overrides)
             if "algo" not in cfg:
                 return cfg
+            check_names(cfg, overrides)
             keys = [word.partition("=")[0].lstrip("+") for word in overrides]
             cfg["algo"] = {"name": ALGO} | cfg["algo"]
             keys = [key for key in keys if not is_group(key)]
@@ -178,6 +179,14 @@ def build(
     finally:
         user_files.left_out.reset(token)
         GlobalHydra.instance().hydra = outer
+
+
+def check_names(cfg: dict[str, Any], words: list[str]) -> None:
+    """ValueError if the file that a word chose has no section with the name of its group."""
+    chosen = dict(word.split("=", 1) for word in words if "=" in word)
+    for group in ("task", "ranges"):
+        if "name" not in (cfg.get(group) or {}):
+            raise ValueError(f"conf/{group}/{chosen.get(group)}.yaml lacks the key {group}.name")
 
 
 def for_algorithm(cfg: dict[str, Any], own: dict[str, Any], keys: list[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from gpusim_rl.config import command_line
-from gpusim_rl.config.compose import composed
+from gpusim_rl.config.compose import compose_plain, composed
 from gpusim_rl.core.paths import CONF
 
 
@@ -50,3 +50,15 @@ def test_cfg_prints_what_is_trained(capsys):
     shown = yaml.safe_load(capsys.readouterr().out)
     assert shown["iterations"] == 800 and shown["task"]["observation_delay"] == [0, 3]
     assert shown["curriculum"]["task.clip"]["stop"] == 9
+
+
+@pytest.mark.parametrize("group", ["task", "ranges"])
+@pytest.mark.parametrize("text", ["# @package _global_\nnum_envs: 3\n", "# @package _global_\n"])
+def test_a_file_without_a_name_is_said(group, text, tmp_path, monkeypatch):
+    """A file of the working directory that has no section of its group is one line."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "conf" / group / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    with pytest.raises(ValueError, match=rf"conf/{group}/mine.yaml lacks the key {group}.name"):
+        compose_plain("config", [f"{group}=mine"])
