@@ -169,7 +169,7 @@ def files_of(trainer: "Trainer") -> str:
 def main() -> None:
     """Check the command line and train, once or for each value of a multirun."""
     words = sys.argv[1:]
-    # Before torch is loaded: its threads wait for each other in a loop. Beside another program, long
+    # Before torch is loaded: its threads wait for each other in a loop. Beside another program long
     # loops made a quadruped train 15 times slower on two cores.
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     try:
