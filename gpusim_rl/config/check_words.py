@@ -73,8 +73,8 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
     if isinstance(noise := flat.get("task.noise"), dict):  # it names all readings
         flat |= {f"task.dropout.{reading}": 0.0 for reading in noise}
     section = key.rpartition(".")[0]
-    named_elsewhere = ("task.history", "task.drive_limits", "cluster.labels")
-    if key in flat or (section in named_elsewhere and "task.dt" in flat):
+    open_sections = ("task.history", "task.drive_limits", "cluster.labels")
+    if key in flat or (section in open_sections and "task.dt" in flat):
         return  # the task itself knows its terms and measures, and Ray its labels
     if (new := current_key(key, flat)) != key:
         raise ValueError(f"{key} has another name now: say {new}")

@@ -156,9 +156,9 @@ def build(
         with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
             overrides = [opened(word) for word in overrides]
             plans = [word for word in overrides if word.startswith("curriculum={")]
-            plan = composed(name, ["curriculum=null", *plans]) if plans else {}
+            plan = compose_words(name, ["curriculum=null", *plans]) if plans else {}
             overrides = [word for word in overrides if word not in plans]
-            cfg = composed(name, overrides)
+            cfg = compose_words(name, overrides)
             if "algo" not in cfg:
                 return cfg
             check_names(cfg, overrides)
@@ -168,7 +168,7 @@ def build(
             algo = cfg["algo"]["name"]
             if algo != ALGO:
                 algo_overrides = [x for x in overrides if is_below(x.partition("=")[0], ("algo",))]
-                own = composed(name, [*algo_overrides, "~task"])["algo"]
+                own = compose_words(name, [*algo_overrides, "~task"])["algo"]
                 cfg = for_algorithm(cfg, own, keys)
             cfg = apply_ranges(apply_recipe(cfg, keys), keys)
             if algo != ALGO:
@@ -232,7 +232,7 @@ def opened(word: str) -> str:
     return f"++{word}" if is_below(word.partition("=")[0], check_words.OPEN) else word
 
 
-def composed(name: str, words: list[str]) -> dict[str, Any]:
+def compose_words(name: str, words: list[str]) -> dict[str, Any]:
     """What Hydra's `compose` gives of words that `compose_plain` takes, as dictionaries and lists.
 
     It takes 0.15 s. So it is done once for the same files, and words with values are then applied

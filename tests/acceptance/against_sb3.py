@@ -64,7 +64,9 @@ ZOO: dict[str, dict[str, Any]] = {
     ),
     "ant": {},
 }
-ZOO_SAC: dict[str, Any] = {"learning_starts": 10_000}  # of the same commit, hyperparams/sac.yml; for both tasks
+ZOO_SAC: dict[str, Any] = {
+    "learning_starts": 10_000
+}  # of the same commit, hyperparams/sac.yml; for both tasks
 
 Act = Callable[[np.ndarray], np.ndarray]  # observations (B, no) → actions (B, nu)
 

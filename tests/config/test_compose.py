@@ -6,7 +6,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from gpusim_rl.config import command_line
-from gpusim_rl.config.compose import compose_plain, composed
+from gpusim_rl.config.compose import compose_plain, compose_words
 from gpusim_rl.core.paths import CONF
 
 
@@ -26,7 +26,7 @@ def test_words_are_applied_as_hydra_does(name, words):
     """Twice the same, so that nothing is left in the files that are kept."""
     with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
         expected = OmegaConf.to_container(compose(name, overrides=words), resolve=True)
-        assert composed(name, words) == expected == composed(name, words)
+        assert compose_words(name, words) == expected == compose_words(name, words)
 
 
 def test_a_changed_file_is_read_again(tmp_path, monkeypatch):
@@ -38,7 +38,7 @@ def test_a_changed_file_is_read_again(tmp_path, monkeypatch):
     with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
         for number in (1, 22):
             file.write_text(f"# @package _global_\ndefaults: [cartpole]\nnum_envs: {number}\n")
-            seen.append(composed("config", ["task=mine"])["num_envs"])
+            seen.append(compose_words("config", ["task=mine"])["num_envs"])
     assert seen == [1, 22]
 
 

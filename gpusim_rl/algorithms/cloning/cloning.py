@@ -86,6 +86,7 @@ class Cloning:
         with torch.no_grad():
             policy.log_std.fill_(cfg.std).sub_(policy.min_std).log_()
         steps = f"{size} steps of {self.demos.episodes} episodes"
+        # read on the host once, before the first iteration
         say(f"cloned {steps}: within {self.error.sqrt().item():.3f} of their actions")
 
     def _normalize(self) -> None:
