@@ -1,7 +1,7 @@
 """Every command in README.md and docs/ runs, or is listed with a reason and composes.
 
 A command is run in a directory that holds what the page assumes. Where its program has these keys,
-`iterations=2 num_envs=8 episodes=4 seconds=1 task.episode=0.2` are appended.
+`iterations=2 num_envs=8 episodes=4 seconds=1 size=[96,64] task.episode=0.2` are appended.
 """
 
 import contextlib
@@ -28,7 +28,8 @@ from tests.docs.examples import PAGES, commands, files
 from tests.shared import shared
 from tests.worlds import ROOT
 
-SHORT = {"iterations": 2, "num_envs": 8, "episodes": 4, "seconds": 1, "task.episode": 0.2}
+SHORT = {"iterations": 2, "num_envs": 8, "episodes": 4, "seconds": 1, "size": "[96,64]"}
+SHORT |= {"task.episode": 0.2}
 GPU, NETWORK, LONG, SHELL = "a GPU", "a network", "more than a minute", "a shell of its own"
 ENDLESS = "someone who ends it"
 ROBOT = "the log of a robot; tests/play has one"
@@ -49,6 +50,8 @@ LISTED = {
     "make gpu-check": GPU,
     "make cuda-test": LONG,
     "make wheel": WHEEL,
+    "torchrun --standalone --nproc-per-node=2 --max-restarts=3 train.py auto_resume=true "
+    "run_dir=runs/two": LONG,
     "python play.py onnx=policy.onnx mode=gate": LONG,
     "python play.py mode=check task=cartpole": LONG,
     "python play.py mode=check task=cartpole sim=native": LONG,
