@@ -188,7 +188,8 @@ def run_here(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
             if script.endswith(".py"):
                 runpy.run_path(str(ROOT / script), run_name="__main__")
             else:
-                sys.modules.pop(script, None)  # runpy warns of a module that is loaded
+                for name in (script, f"{script}.__main__"):
+                    sys.modules.pop(name, None)  # runpy warns of a module that is loaded
                 runpy.run_module(script, run_name="__main__")
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
