@@ -40,6 +40,7 @@ def join(
     make_teacher: Callable[[Spec], Any] | None = None,
     wrap: Callable[[Any, Spec], Any] = lambda learner, spec: learner,
     num_envs: int | None = None,
+    ahead: bool = False,
     kind_of_iteration: type[Iteration] = Iteration,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
@@ -55,6 +56,7 @@ def join(
         make_teacher: spec → the actor that the learner imitates.
         wrap: (learner, spec) → the learner that takes its place.
         num_envs: worlds of this process's record, if others than `env` are stepped.
+        ahead: they may be stepped by an older policy.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -66,7 +68,7 @@ def join(
     changing = live_settings("algo", kind, settings, allowed, schedule, keys, env)
     model, numbers, shown = reward or (None, None, {})
     paid = live_settings("reward", model, numbers or {}, {}, schedule, keys, env)
-    spec = make_spec(env, num_steps, graph, threads, num_envs)
+    spec = replace(make_spec(env, num_steps, graph, threads, num_envs), ahead=ahead)
     if make_teacher:
         spec = replace(spec, teacher=make_teacher(spec))
     learner = (

@@ -266,6 +266,10 @@ class ActorCritic(SampleInParts, nn.Module):
         """What is stored of an action, world by world, from mean actions (B, nu)."""
         acted = self.distribution(mean)
         action = acted.sample(rng)
+        return self.describe(acted, action)
+
+    def describe(self, acted: Distribution, action: Tensor) -> dict[str, Tensor]:
+        """The columns `stored` of actions (…, nu), if they are of this distribution."""
         # Why: docs/decisions/0016-what-is-stored-of-an-action.md
         columns = {name: getattr(acted, name).expand_as(action) for name in acted.columns}
         return dict(action=action, logp=acted.log_prob(action)) | columns
@@ -318,17 +322,16 @@ class ActorCritic(SampleInParts, nn.Module):
         value, after = self._run(self.critic.unroll, critic_obs, memory["critic"], begins)
         return value.squeeze(-1), [after]
 
-    def log_prob(
-        self, obs: Tensor, action: Tensor, memory: Memory, begins: Tensor | None = None
-    ) -> Tensor:
-        """(T, B) of actions that were taken at normalized observations (T, B, no).
+    def distributions(
+        self, obs: Tensor, memory: Memory, begins: Tensor | None = None
+    ) -> Distribution:
+        """Those of actions (T, B, nu) at normalized observations (T, B, no).
 
         `memory` and `begins` are as `values` has them.
         """
         if begins is None:
-            return self.distribution(self.mean(obs)).log_prob(action)
-        mean, _ = self._run(self.actor.net.unroll, obs, memory["actor"], begins)
-        return self.distribution(mean).log_prob(action)
+            return self.distribution(self.mean(obs))
+        return self.distribution(self._run(self.actor.net.unroll, obs, memory["actor"], begins)[0])
 
     def evaluate(self, critic_obs: Tensor, *memory: Tensor) -> Tensor:
         """V (…) of raw observations (…, nc), with the critic's memory (…) if it has one."""

@@ -1,7 +1,7 @@
 """Acceptance: how many control steps PPO needs if the policy that acts is K updates old.
 
     python -m tests.acceptance.lag [KEY=VALUE …] [lags=0,1,2,4,8] [seeds=5]
-        [corrections=none,vtrace] [off=none] [limit=409600] [out=lag.jsonl]
+        [corrections=none,decoupled,vtrace] [off=none] [limit=409600] [out=lag.jsonl]
 
 One process collects with the weights of exactly K updates ago, and learns from that. A run ends at
 a success of 0.95, or at the limit. `off` switches a part off: with `ratio`, ratio and clip compare
@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpusim_rl import build
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo import ppo
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.core.states import Live, copy_state, load_state
 from gpusim_rl.training.trainer import success
 from tests.worlds import make_config
@@ -69,7 +69,7 @@ def compare_with_start(make_samples: Any, off: str) -> Any:
 def run(words: tuple[str, ...], lag: int, seed: int, correction: str, limit: int) -> dict[str, Any]:
     """Train once. `steps` to the goal are None if the limit comes before."""
     cfg = make_config(*words, f"seed={seed}", f"algo.correction={correction}")
-    training, old = build.make_iteration(cfg), deque(maxlen=lag + 1)
+    training, old = make_iteration(cfg), deque(maxlen=lag + 1)
     begun, best, steps = time.process_time(), 0.0, 0
     distances = []
     while steps < limit and best < GOAL:
@@ -97,7 +97,8 @@ def run(words: tuple[str, ...], lag: int, seed: int, correction: str, limit: int
 def distance(policy: Any, record: Any) -> float:
     """Mean |log π/μ| of the updated policy to the one that acted."""
     obs, _ = policy.normalize(record.obs, record.critic)
-    return (policy.log_prob(obs, record.action, {}) - record.logp).abs().mean().item()
+    now = policy.distributions(obs, {}).log_prob(record.action)
+    return (now - record.logp).abs().mean().item()
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -129,7 +130,7 @@ def main(words: list[str]) -> None:
     if off != "none":
         ppo.make_samples = compare_with_start(ppo.make_samples, off)
     for lag in map(int, given.get("lags", "0,1,2,4,8").split(",")):
-        for correction in given.get("corrections", "none,vtrace").split(","):
+        for correction in given.get("corrections", "none,decoupled,vtrace").split(","):
             for seed in range(1, int(given.get("seeds", 5)) + 1):
                 if (lag, seed, correction, off) in done:
                     continue

@@ -62,8 +62,9 @@ def test_an_own_algorithm_is_judged(learners):
     """The gate judges what it has trained: a quadruped after one iteration fails."""
     words = ("task=quadruped", *SMALL, "algo=mine", "run_dir=walker", "iterations=1")
     succeed(learners, "mine", "train.py", *words, "report=false", "task.episode=1")
-    words = ("mode=gate", "run=walker", "gate.robots=2", "gate.seconds=4", "gate.endurance.robots=1")
-    gate = command("play.py", *words, "gate.endurance.minutes=0.1", cwd=learners)
+    words = ("gate.robots=2", "gate.seconds=4", "gate.endurance.robots=1")
+    words += ("gate.endurance.minutes=0.1",)
+    gate = command("play.py", "mode=gate", "run=walker", *words, cwd=learners)
     assert gate.returncode == 1 and "policy.onnx fails the gate: " in gate.stderr, gate
 
 

@@ -68,6 +68,7 @@ def in_step() -> dict[str, Any]:
         "after a death": sorted({*differing(after_death, expected)} - {*SUMS}),
         "after a resume": sorted({*differing(resumed, expected)} - {*SUMS}),
         "deaths": many.source.deaths,
+        "correction": many.learner.correction,
         "row": row,
     }
 
@@ -124,7 +125,7 @@ def continue_it(many: Any) -> dict[str, Any]:
 def on_their_own(folder: Path) -> dict[str, Any]:
     """Two actors ahead of the learner, of which one is killed, and one is stopped for a while."""
     words = (*WORDS, "cluster=ray", "cluster.actors=2", "cluster.max_lag=1")
-    many = make_iteration(make_config(*words, "algo.correction=vtrace"))
+    many = make_iteration(make_config(*words))
     iterate(many, 4)
     kill(many, 0, signal.SIGKILL)
     iterate(many, 4)
@@ -162,6 +163,7 @@ def on_their_own(folder: Path) -> dict[str, Any]:
         "learned": sum(x["learned"] for x in source.ledger.accounts.values()),
         "updates": source.version,
         "iterations": many.iterations,
+        "correction": many.learner.correction,
         "finite": all(bool(torch.isfinite(x).all()) for x in copy_state(many.learned()).values()),
         "changed": bool(differing(begun, copy_state(many.learned()))),
         "refused": refused,

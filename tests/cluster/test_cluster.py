@@ -65,6 +65,12 @@ def test_no_step_is_learned_from_twice(seen):
     assert now["finite"] and now["changed"]
 
 
+def test_an_older_policy_is_corrected_for(seen):
+    """By itself where actors are ahead, and nowhere else."""
+    assert seen["on their own"]["correction"] == "decoupled"
+    assert seen["in step"]["correction"] == "none"
+
+
 def test_lives_go_on(seen):
     """An actor that is started again has its next life, and so has each after a resume."""
     before, after = seen["on their own"]["continued"]["lives"]

@@ -69,6 +69,8 @@ class PPO:
             )
         if cfg.tf32 and spec.device.type != "cpu":
             torch.set_float32_matmul_precision("high")
+        auto = "decoupled" if spec.ahead else "none"
+        self.correction = auto if cfg.correction == "auto" else cfg.correction
         self.policy = policy = make_policy(spec, cfg)
         self.columns = rollout_columns(policy)
         check_memory(spec, cfg, self.columns, policy)
@@ -132,9 +134,8 @@ class PPO:
     @torch.no_grad()
     def pack_samples(self, rollout: Record) -> None:
         """Write the samples that the minibatches are taken from, in a new order. In place."""
-        samples = make_samples(
-            rollout, self.policy, self.cfg, horizon=self.spec.horizon, group=self.group
-        )
+        how = {"horizon": self.spec.horizon, "group": self.group, "correction": self.correction}
+        samples = make_samples(rollout, self.policy, self.cfg, **how)
         order = self.minibatches.shuffle(self.rng, self.spec.iteration)
         self.minibatches.fill(samples, rollout.memory, order)
         self.stats.zero_()

@@ -11,6 +11,8 @@ from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip, ViewMirrors
 from gpusim_rl.networks.policy import ActorCritic
 
+LARGEST_WEIGHT = 2.0  # of a sample that an older policy has taken
+
 
 def sample_columns(policy: ActorCritic) -> Columns:
     """The columns of a sample.
@@ -49,10 +51,17 @@ def make_samples(
     *,
     horizon: int,
     group: ProcessGroup = SINGLE,
+    correction: str = "none",
 ) -> dict[str, Tensor]:
     """The samples (T, B, …) of a rollout, with the normalizers that it was collected with.
 
     Clears what quarantined steps hold. `horizon` is that of an episode in control steps.
+
+    correction: for steps that an older policy μ took, where the update begins with π_0.
+        vtrace: the targets of the value function are of π_0 (Espeholt et al. 2018, section 4.1).
+        decoupled: samples are as if π_0 had acted, so that ratio, clip and KL divergence compare
+        with it. Each advantage has the weight min(π_0 / μ, 2), which corrects for who acted
+        (Hilton et al. 2021, arXiv:2110.00641, equation 3).
     """
     r, first = rollout, rollout.memory  # of the policy before the first step
     clear_faults(r, policy)
@@ -63,17 +72,24 @@ def make_samples(
     ends = end_values(value, [r.end, *after], truncated, policy.evaluate, horizon=horizon)
     steps = (r.reward, value, ends, r.terminated, truncated, fault)
     how = {"gamma": cfg.gamma, "lam": cfg.gae_lambda}
-    if cfg.correction == "vtrace":
-        logp = policy.log_prob(obs, r.action, first, **begins)
-        advantage, change = vtrace(*steps, (logp - r.logp).exp(), **how)
+    stored = {name: getattr(r, name) for name in policy.stored}
+    now = stored
+    if correction != "none":
+        now = policy.describe(policy.distributions(obs, first, **begins), r.action)
+    if correction == "vtrace":
+        advantage, change = vtrace(*steps, (now["logp"] - r.logp).exp(), **how)
     else:
         advantage = change = gae(*steps, **how)
     valid = (~fault).float()
+    advantage = normalize_advantages(advantage, valid, group)
+    if correction == "decoupled":
+        advantage = advantage * (now["logp"] - r.logp).exp().clamp(max=LARGEST_WEIGHT)
+        stored = now
     return dict(
         obs=obs,
         critic=critic,
-        **{name: getattr(r, name) for name in policy.stored},
-        advantage=normalize_advantages(advantage, valid, group),
+        **stored,
+        advantage=advantage,
         target=value + change,
         value=value,
         valid=valid,
