@@ -1,7 +1,7 @@
 """Acceptance: how many control steps PPO needs if the policy that acts is K updates old.
 
     python -m tests.acceptance.lag [KEY=VALUE …] [lags=0,1,2,4,8] [seeds=5]
-        [corrections=none,decoupled,vtrace] [off=none] [limit=409600] [out=lag.jsonl]
+        [corrections=none,proximal,vtrace] [off=none] [limit=409600] [out=lag.jsonl]
 
 One process collects with the weights of exactly K updates ago, and learns from that. A run ends at
 a success of 0.95, or at the limit. `off` switches a part off: with `ratio`, ratio and clip compare
@@ -130,7 +130,7 @@ def main(words: list[str]) -> None:
     if off != "none":
         ppo.make_samples = compare_with_start(ppo.make_samples, off)
     for lag in map(int, given.get("lags", "0,1,2,4,8").split(",")):
-        for correction in given.get("corrections", "none,decoupled,vtrace").split(","):
+        for correction in given.get("corrections", "none,proximal,vtrace").split(","):
             for seed in range(1, int(given.get("seeds", 5)) + 1):
                 if (lag, seed, correction, off) in done:
                     continue

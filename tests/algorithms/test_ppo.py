@@ -243,30 +243,28 @@ def test_pack_bootstraps_time_outs(collected):
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_samples_of_an_older_policy(memory):
-    """With correction=decoupled they are those of the policy that the update begins with, and
-    advantages have the weight π/μ, at most 2. Where that one acted, nothing changes."""
+    """With correction=proximal they are as if the policy had acted that the update begins with.
+    Where it did, nothing changes."""
     ppo = make_ppo(make_env(), memory=memory)
     ppo.collect()
     r, policy, about = ppo.source.record, ppo.policy, (ppo.learner.cfg,)
     how = {"horizon": ppo.env.task.horizon}
     plain = make_samples(r, policy, *about, **how)
-    same = make_samples(r, policy, *about, **how, correction="decoupled")
+    same = make_samples(r, policy, *about, **how, correction="proximal")
     assert plain.keys() == same.keys()
     for name, x in plain.items():
         torch.testing.assert_close(same[name], x, rtol=0, atol=1e-4)
     with torch.no_grad():
         for x in policy.groups()["actor"]:
             x += 0.05 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
-    now = make_samples(r, policy, *about, **how, correction="decoupled")
+    now = make_samples(r, policy, *about, **how, correction="proximal")
     logp = Independent(Normal(now["mean"], policy.std), 1).log_prob(r.action)
     torch.testing.assert_close(now["logp"], logp, rtol=0, atol=1e-4)
     if memory == "none":
         torch.testing.assert_close(now["mean"], policy.actor.net(now["obs"]))
-    ratio = (logp - r.logp).exp()
-    assert ratio.min() < 0.9 and ratio.max() > 2
-    expected = plain["advantage"] * ratio.clamp(max=2)
-    torch.testing.assert_close(now["advantage"], expected, rtol=1e-3, atol=1e-4)
-    assert torch.equal(now["target"], plain["target"])
+    assert (logp - r.logp).abs().max() > 0.5
+    for name in ("advantage", "target", "value"):
+        assert torch.equal(now[name], plain[name]), name
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -67,7 +67,7 @@ def test_no_step_is_learned_from_twice(seen):
 
 def test_an_older_policy_is_corrected_for(seen):
     """By itself where actors are ahead, and nowhere else."""
-    assert seen["on their own"]["correction"] == "decoupled"
+    assert seen["on their own"]["correction"] == "proximal"
     assert seen["in step"]["correction"] == "none"
 
 

@@ -69,7 +69,7 @@ class PPO:
             )
         if cfg.tf32 and spec.device.type != "cpu":
             torch.set_float32_matmul_precision("high")
-        auto = "decoupled" if spec.ahead else "none"
+        auto = "proximal" if spec.ahead else "none"
         self.correction = auto if cfg.correction == "auto" else cfg.correction
         self.policy = policy = make_policy(spec, cfg)
         self.columns = rollout_columns(policy)

@@ -11,8 +11,6 @@ from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip, ViewMirrors
 from gpusim_rl.networks.policy import ActorCritic
 
-LARGEST_WEIGHT = 2.0  # of a sample that an older policy has taken
-
 
 def sample_columns(policy: ActorCritic) -> Columns:
     """The columns of a sample.
@@ -57,11 +55,11 @@ def make_samples(
 
     Clears what quarantined steps hold. `horizon` is that of an episode in control steps.
 
-    correction: for steps that an older policy μ took, where the update begins with π_0.
-        vtrace: the targets of the value function are of π_0 (Espeholt et al. 2018, section 4.1).
-        decoupled: samples are as if π_0 had acted, so that ratio, clip and KL divergence compare
-        with it. Each advantage has the weight min(π_0 / μ, 2), which corrects for who acted
-        (Hilton et al. 2021, arXiv:2110.00641, equation 3).
+    correction: for steps of an older policy than π, with which the update begins.
+        proximal: samples are as if π had acted. Ratio, clip and KL divergence compare with it, the
+        proximal policy of Hilton et al. 2021 (arXiv:2110.00641).
+        vtrace: the targets of the value function are those of π (Espeholt et al. 2018, section
+        4.1). Ratio, clip and KL divergence compare with the policy that acted.
     """
     r, first = rollout, rollout.memory  # of the policy before the first step
     clear_faults(r, policy)
@@ -72,8 +70,7 @@ def make_samples(
     ends = end_values(value, [r.end, *after], truncated, policy.evaluate, horizon=horizon)
     steps = (r.reward, value, ends, r.terminated, truncated, fault)
     how = {"gamma": cfg.gamma, "lam": cfg.gae_lambda}
-    stored = {name: getattr(r, name) for name in policy.stored}
-    now = stored
+    stored = now = {name: getattr(r, name) for name in policy.stored}
     if correction != "none":
         now = policy.describe(policy.distributions(obs, first, **begins), r.action)
     if correction == "vtrace":
@@ -81,15 +78,11 @@ def make_samples(
     else:
         advantage = change = gae(*steps, **how)
     valid = (~fault).float()
-    advantage = normalize_advantages(advantage, valid, group)
-    if correction == "decoupled":
-        advantage = advantage * (now["logp"] - r.logp).exp().clamp(max=LARGEST_WEIGHT)
-        stored = now
     return dict(
         obs=obs,
         critic=critic,
-        **stored,
-        advantage=advantage,
+        **(now if correction == "proximal" else stored),
+        advantage=normalize_advantages(advantage, valid, group),
         target=value + change,
         value=value,
         valid=valid,

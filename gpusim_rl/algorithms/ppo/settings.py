@@ -21,7 +21,7 @@ class Settings(NetworkSettings):
         lr_min, lr_max: bounds of the actor's learning rate, which adapts between them.
         lr_factor: divides it above twice `target_kl` and multiplies it below half of that.
         target_kl: KL divergence [nat] between the policies before and after an update.
-        correction: of steps that an older policy has taken: auto, none, decoupled or vtrace.
+        correction: of steps that an older policy has taken: auto, none, proximal or vtrace.
         max_grad_norm: for the actor and for the critic.
         fused: compute the loss and its gradient in the Warp kernels of `loss_kernels`, instead of
             in torch operations with autograd.
@@ -42,7 +42,7 @@ class Settings(NetworkSettings):
     lr_max: float = number(POSITIVE)
     lr_factor: float = number(Range(1))
     target_kl: float = number(POSITIVE)
-    correction: str = word("auto", "none", "decoupled", "vtrace")
+    correction: str = word("auto", "none", "proximal", "vtrace")
     max_grad_norm: float = number(POSITIVE)
     fused: bool
     symmetry: str = word("auto", "none", "augment", "net")
