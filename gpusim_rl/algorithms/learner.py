@@ -38,7 +38,7 @@ class Spec:
         seed: of every random number; worlds: (B,) int64 global ids.
         group: the processes that learn together, each from its own worlds.
         captured: record each part of an update in a CUDA graph.
-        ahead: the steps of a record may be of an older policy than the one that learns.
+        older_policy: steps of a record may be of an older policy than the one that learns.
         threads: of torch in an update on the CPU: rounding depends on it. 0: as it is.
         timer: takes the names of the parts of an update, which reports show as shares.
         iteration: () int64, how many iterations are done. Whoever iterates counts it.
@@ -57,7 +57,7 @@ class Spec:
     mirrors: Callable[[], ViewMirrors | None] = lambda: None
     group: ProcessGroup = SINGLE
     captured: bool = False
-    ahead: bool = False
+    older_policy: bool = False
     threads: int
     timer: PartTimer = field(default_factory=lambda: PartTimer(torch.device("cpu")))
 

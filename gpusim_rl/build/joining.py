@@ -40,7 +40,7 @@ def join(
     make_teacher: Callable[[Spec], Any] | None = None,
     wrap: Callable[[Any, Spec], Any] = lambda learner, spec: learner,
     num_envs: int | None = None,
-    ahead: bool = False,
+    older_policy: bool = False,
     kind_of_iteration: type[Iteration] = Iteration,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
@@ -56,7 +56,7 @@ def join(
         make_teacher: spec → the actor that the learner imitates.
         wrap: (learner, spec) → the learner that takes its place.
         num_envs: worlds of this process's record, if others than `env` are stepped.
-        ahead: they may be stepped by an older policy.
+        older_policy: steps may be of an older policy than the one that learns.
 
     Raises:
         ValueError: a number is wrong, or cannot change.
@@ -68,7 +68,8 @@ def join(
     changing = live_settings("algo", kind, settings, allowed, schedule, keys, env)
     model, numbers, shown = reward or (None, None, {})
     paid = live_settings("reward", model, numbers or {}, {}, schedule, keys, env)
-    spec = replace(make_spec(env, num_steps, graph, threads, num_envs), ahead=ahead)
+    spec = make_spec(env, num_steps, graph, threads, num_envs)
+    spec = replace(spec, older_policy=older_policy)
     if make_teacher:
         spec = replace(spec, teacher=make_teacher(spec))
     learner = (

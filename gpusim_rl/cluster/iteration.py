@@ -172,7 +172,7 @@ def make_iteration(cfg: Config, *, group: ProcessGroup = SINGLE) -> Iteration:
             graph="off" if cfg.graph == "off" else "parts",
             make_source=partial(make_source, cfg),
             num_envs=cfg.num_envs // group.size,
-            ahead=not cfg.cluster.sync,
+            older_policy=not cfg.cluster.sync and cfg.cluster.max_lag > 0,
             kind_of_iteration=ClusterIteration,
         )
 

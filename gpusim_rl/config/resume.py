@@ -86,10 +86,10 @@ def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True
         raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
     curriculum.check_overrides(cfg, [*keys, *flatten(cfg["gpu"])])
     check_extras(config)
+    check_correction(config)
     if config.resume is None:
         cfg = curriculum.config_at(cfg["curriculum"], cfg) | find_codes(cfg, by_name)
         check_run_dir(config)
-        check_correction(config)
         check_demos(config)
         check_start(config)
         cfg = fit_to_robot(cfg, keys) if robot else cfg

@@ -16,7 +16,7 @@ class Distribution(Protocol):
 
     Attributes:
         columns: its parameters by name, each with nu numbers, which may all be 1. A record stores
-            them, so that `kl` can compare with the distribution that acted.
+            them, so that `kl` can compare with that of another policy.
     """
 
     columns: ClassVar[tuple[str, ...]]

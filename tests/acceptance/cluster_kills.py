@@ -240,6 +240,8 @@ def learner(kills: int, seed: int) -> bool:
             while process.poll() is None and len(Run(folder / "many").rows()) == before:
                 time.sleep(0.05)
             time.sleep(rng.uniform(0, 1))
+            if process.poll() is not None:
+                raise SystemExit(f"learner: it ended by itself, with {process.returncode}")
             rays = guarded(process.pid)
             process.kill()
         begun = time.monotonic()

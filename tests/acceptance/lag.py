@@ -7,8 +7,9 @@ One process collects with the weights of exactly K updates ago, and learns from 
 a success of 0.95, or at the limit. `off` switches a part off: with `ratio`, ratio and clip compare
 with the policy that the update begins with, and not with the one that acted; with `rate`, the KL
 divergence that adapts the learning rate does. With vtrace and off=ratio, advantages have the factor
-ρ, as IMPALA has it. KEY=VALUE are words of train.py; task=cartpole unless given. Runs that `out`
-holds are not repeated. Prints a line for each run, and a table.
+ρ, as IMPALA has it. With proximal nothing is left to switch off. KEY=VALUE are words of train.py;
+task=cartpole unless given. Runs that `out` holds are not repeated. Prints a line for each run, and
+a table.
 """
 
 import json

@@ -241,30 +241,42 @@ def test_pack_bootstraps_time_outs(collected):
     torch.testing.assert_close(batch.advantage.view(shape)[sound], scaled[sound], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("memory", ["none", "gru"])
-def test_samples_of_an_older_policy(memory):
-    """With correction=proximal they are as if the policy had acted that the update begins with.
-    Where it did, nothing changes."""
-    ppo = make_ppo(make_env(), memory=memory)
+@pytest.mark.parametrize("memory", ["none", "gru", "attention"])
+@pytest.mark.parametrize("correction", ["none", "proximal", "vtrace"])
+def test_steps_of_an_older_policy(correction, memory):
+    """With proximal, the first minibatch has a ratio of 1 and no divergence, whoever acted. With
+    the others both compare with the policy that acted, and vtrace has other targets."""
+    numbers = {"num_minibatches": 1, "update_epochs": 1, "correction": correction}
+    ppo = make_ppo(make_env(num_envs=16, episode=0.12), memory=memory, **numbers)
+    ppo.iteration()  # memories are not blank then
+    policy, learner, record = ppo.policy, ppo.learner, ppo.source.record
     ppo.collect()
-    r, policy, about = ppo.source.record, ppo.policy, (ppo.learner.cfg,)
-    how = {"horizon": ppo.env.task.horizon}
-    plain = make_samples(r, policy, *about, **how)
-    same = make_samples(r, policy, *about, **how, correction="proximal")
-    assert plain.keys() == same.keys()
-    for name, x in plain.items():
-        torch.testing.assert_close(same[name], x, rtol=0, atol=1e-4)
+    assert record.truncated.any() and all(bool(x.any()) for x in record.memory.values())
+    record.obs[3, 2] = torch.nan
+    record.span("fault", "fault")[3, 2] = 1.0
     with torch.no_grad():
         for x in policy.groups()["actor"]:
-            x += 0.05 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
-    now = make_samples(r, policy, *about, **how, correction="proximal")
-    logp = Independent(Normal(now["mean"], policy.std), 1).log_prob(r.action)
-    torch.testing.assert_close(now["logp"], logp, rtol=0, atol=1e-4)
-    if memory == "none":
-        torch.testing.assert_close(now["mean"], policy.actor.net(now["obs"]))
-    assert (logp - r.logp).abs().max() > 0.5
-    for name in ("advantage", "target", "value"):
-        assert torch.equal(now[name], plain[name]), name
+            x += 0.03 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    learner.pack_samples(record)
+    learner.minibatches.take()
+    batch, memories = learner.minibatches.batch, learner.minibatches.memory
+    with torch.no_grad():
+        now = policy.distribution(policy.outputs(batch, memories)[0])
+        valid = batch.valid > 0
+        ratio = (now.log_prob(batch.action) - batch.logp).exp()[valid]
+        kl = now.kl(now.from_record(batch))[valid]
+    assert valid.sum() == len(valid) - 1
+    change = batch.target - batch.value
+    targets = make_samples(
+        record, policy, learner.cfg, horizon=ppo.env.task.horizon, correction="none"
+    )
+    same = change.sort().values - (targets["target"] - targets["value"]).flatten().sort().values
+    if correction == "proximal":
+        torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=1e-4)
+        assert kl.abs().max() < 1e-5
+    else:
+        assert (ratio - 1).abs().max() > 0.1 and kl.max() > 1e-3
+    assert (same.abs().max() > 1e-3) == (correction == "vtrace")
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -145,6 +145,7 @@ def test_a_death_is_one_line(seen):
         (("cluster=ray", "algo=sac"), "choose algo=ppo"),
         (("cluster=ray", "cluster.address=10.0.0.1:6379"), "RAY_AUTH_MODE=token"),
         (("algo.correction=vtrace",), "algo.correction=vtrace changes nothing here"),
+        (("algo.correction=proximal",), "algo.correction=proximal changes nothing here"),
         (("cluster=spark",), "unknown cluster 'spark': choose one of none, ray"),
         (("cluster.actors=0",), "cluster.actors=0"),
         (("cluster=ray", "cluster.labels={market: spot}"), "machines of cluster.address"),

@@ -69,7 +69,8 @@ class PPO:
             )
         if cfg.tf32 and spec.device.type != "cpu":
             torch.set_float32_matmul_precision("high")
-        auto = "proximal" if spec.ahead else "none"
+        # Why: docs/decisions/0108-from-the-start-of-the-update.md
+        auto = "proximal" if spec.older_policy else "none"
         self.correction = auto if cfg.correction == "auto" else cfg.correction
         self.policy = policy = make_policy(spec, cfg)
         self.columns = rollout_columns(policy)
@@ -128,7 +129,7 @@ class PPO:
             for _ in range(self.minibatches.count):
                 self._minibatch()
             start("normalizers")
-            # last: all epochs see the normalizers with which the policy acted
+            # last: all epochs see the normalizers of the samples
             self._update_normalizers(record)
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ def sample_columns(policy: ActorCritic) -> Columns:
     """The columns of a sample.
 
     - `obs` (no,), `critic` (nc,): normalized observations of actor and critic;
-    - what the policy stored that acted: `action` (nu,), its `logp` and its distribution;
+    - `action` (nu,), and its `logp` and distribution under the policy to compare with;
     - `advantage`, normalized; `target`, the return that the critic should predict;
     - `value` that it predicted; `valid`: 1, or 0 for a quarantined sample;
     - `begins`, for a policy that remembers: 1 where an episode begins after the first step.
@@ -48,18 +48,20 @@ def make_samples(
     cfg: Settings,
     *,
     horizon: int,
+    correction: str,
     group: ProcessGroup = SINGLE,
-    correction: str = "none",
 ) -> dict[str, Tensor]:
-    """The samples (T, B, …) of a rollout, with the normalizers that it was collected with.
+    """The samples (T, B, …) of a rollout, with the normalizers of the policy.
 
-    Clears what quarantined steps hold. `horizon` is that of an episode in control steps.
+    Clears what quarantined steps hold.
 
-    correction: for steps of an older policy than π, with which the update begins.
-        proximal: samples are as if π had acted. Ratio, clip and KL divergence compare with it, the
-        proximal policy of Hilton et al. 2021 (arXiv:2110.00641).
-        vtrace: the targets of the value function are those of π (Espeholt et al. 2018, section
-        4.1). Ratio, clip and KL divergence compare with the policy that acted.
+    Args:
+        horizon: of an episode in control steps.
+        correction: of steps that an older policy than π took, with which the update begins. none:
+            ratio, clip and KL divergence compare with the policy that acted. proximal: they compare
+            with π, as with the proximal policy of Hilton et al. 2021 (arXiv:2110.00641), but
+            without the weights π/μ that they give the steps of a policy μ. vtrace: as none, and the
+            targets of the value function are those of π (Espeholt et al. 2018, section 4.1).
     """
     r, first = rollout, rollout.memory  # of the policy before the first step
     clear_faults(r, policy)
@@ -70,18 +72,19 @@ def make_samples(
     ends = end_values(value, [r.end, *after], truncated, policy.evaluate, horizon=horizon)
     steps = (r.reward, value, ends, r.terminated, truncated, fault)
     how = {"gamma": cfg.gamma, "lam": cfg.gae_lambda}
-    stored = now = {name: getattr(r, name) for name in policy.stored}
+    reference = acted = {name: getattr(r, name) for name in policy.stored}
     if correction != "none":
-        now = policy.describe(policy.distributions(obs, first, **begins), r.action)
+        reference = policy.describe(policy.distributions(obs, first, **begins), r.action)
     if correction == "vtrace":
-        advantage, change = vtrace(*steps, (now["logp"] - r.logp).exp(), **how)
+        advantage, change = vtrace(*steps, (reference["logp"] - r.logp).exp(), **how)
+        reference = acted
     else:
         advantage = change = gae(*steps, **how)
     valid = (~fault).float()
     return dict(
         obs=obs,
         critic=critic,
-        **(now if correction == "proximal" else stored),
+        **reference,
         advantage=normalize_advantages(advantage, valid, group),
         target=value + change,
         value=value,

@@ -21,7 +21,8 @@ class Settings(NetworkSettings):
         lr_min, lr_max: bounds of the actor's learning rate, which adapts between them.
         lr_factor: divides it above twice `target_kl` and multiplies it below half of that.
         target_kl: KL divergence [nat] between the policies before and after an update.
-        correction: of steps that an older policy has taken: auto, none, proximal or vtrace.
+        correction: how steps of an older policy are learned from: `make_samples` tells it. auto:
+            proximal where there are such steps, else none.
         max_grad_norm: for the actor and for the critic.
         fused: compute the loss and its gradient in the Warp kernels of `loss_kernels`, instead of
             in torch operations with autograd.
