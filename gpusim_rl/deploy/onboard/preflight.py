@@ -32,7 +32,7 @@ from .rate import Rate, wrong_rate
 RAMP, HOLD, LAST = 0.1, 0.4, 0.16  # [s] of the way; in all; at the end, which is averaged
 FAST = 0.16  # [s] after a move begins, until a joint of a robot that stands is about fastest
 REST = 2.0  # [s] in the stance before the first move; noise of joint_vel needs as much
-WRONG, NOISY = 3, 8  # times that joints are moved, if an answer is wrong, or hidden by noise
+WRONG, NOISY = 5, 14  # times that joints are moved, if an answer is wrong, or hidden by noise
 Array = np.ndarray
 
 
@@ -52,8 +52,8 @@ def preflight(
 
     At the end the robot is in its stance, and the guard's phase is `run`. If `wait` stops the
     guard, preflight ends at once; the phase is `stop`, and `Guard.act` lets the robot lie down.
-    Feet slip and readings are noisy: before it refuses a robot, all joints are moved three times.
-    If noise hides the sign of a joint's speed, that joint is moved up to eight times.
+    Feet slip and readings are noisy: before it refuses a robot, all joints are moved five times.
+    If noise hides the sign of a joint's speed, that joint is moved up to 14 times.
     Raises ValueError, which says in one line what is wrong; the robot keeps the last targets.
 
     Args:
