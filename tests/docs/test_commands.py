@@ -167,6 +167,8 @@ def shortened(script: str, words: list[str]) -> list[str]:
     keys = compose.flatten(compose.compose_plain(config, []))
     resumes = any(word.startswith("resume=") for word in words)
     kept = ("num_envs", "task.episode") if resumes else ()  # a run keeps these
+    if any(word.startswith(("mode=", "repro=")) and word != "mode=video" for word in words):
+        kept += ("size",)  # it is of a video
     quick = {"export": "none", "report": "false", "threads": 1, "fuse": "off"}  # `base` exports
     if "sim=warp" not in words:
         quick["sim.threads"] = 1
