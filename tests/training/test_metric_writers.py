@@ -242,6 +242,7 @@ def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(waiting, "EVERY", 0.1)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.delenv("WANDB_MODE", raising=False)  # a run without a login sets it
     policy = tmp_path / "policy.onnx"
     policy.write_bytes(b"onnx" * 99)
     log = LOG | {"run": "walk", "group": "sweep", "tags": ["a", "b"]}
