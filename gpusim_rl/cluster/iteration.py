@@ -84,6 +84,7 @@ class ClusterIteration(Iteration):
         device = self.env.device if group.size > 1 else "cpu"  # where that needs no wait
         parts = (torch.tensor(x, dtype=torch.float64, device=device) for x in ([about], seats))
         about, seats = (group.all_gather(x) for x in parts)
+        # read on the host here, in a report, outside the iteration
         nbytes, steps, lags, packets, missing, refused, deaths, lost = about.sum(0).tolist()
         # in step all wait for each other, so what an actor waits says nothing about it
         seconds = sorted(x + y * (not source.sync) for x, y in seats.tolist())
