@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 
 HEAVY = ("torch", "mujoco", "warp")
+# Groups of a run of PPO, but for its task, its simulator and its logger.
+RUN = {"algo": "ppo", "cluster": "none", "reward": "none", "robot": "own", "terrain": "flat"}
 
 
 @cache
@@ -113,12 +115,20 @@ def load(light: bool) -> None:
     import gpusim_rl.commands.play
     import gpusim_rl.commands.train
     import gpusim_rl.config.resume
-    from gpusim_rl.config.compose import build_base
+    from gpusim_rl.config.compose import build, build_base
+    from tests import quick_libraries
+
+    quick_libraries.read_yaml_in_c()
 
     for task in ((), ("task=quadruped",), ("task=cartpole",)):
         for others in ((), ("log=none",), ("sim=native",), ("log=none", "sim=native")):
             build_base("config", (*task, *others))
     build_base("play", ())
+    for sim in ("auto", "native"):
+        for task in ("quadruped", "cartpole"):  # those of a run, which play.py and resume= read
+            for log in ("none", "auto"):
+                groups = RUN | {"log": log, "sim": sim, "task": task}
+                build("config", [f"{x}={y}" for x, y in groups.items()], ours=True)
     if light:
         assert not sys.modules.keys() & {*HEAVY}
         return
@@ -129,6 +139,7 @@ def load(light: bool) -> None:
     import gpusim_rl.training.trainer  # noqa: F401
     from gpusim_rl.deploy.to_onnx import to_onnx
 
+    quick_libraries.list_operators_once()
     to_onnx(torch.nn.Linear(2, 2), {"x": torch.zeros(2, 2)}, ["y"])  # loads 1,800 modules
 
 

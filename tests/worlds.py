@@ -3,6 +3,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,13 @@ class Stateless:
 
 def read(path: str) -> dict[str, Any]:
     """conf/<path>.yaml alone, as plain data."""
-    return OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / f"{path}.yaml"))  # type: ignore
+    return copy.deepcopy(read_once(path))
+
+
+@cache
+def read_once(path: str) -> Any:
+    """As `read`, once for each file. Not to be changed."""
+    return OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / f"{path}.yaml"))
 
 
 def composed(*words: str) -> dict[str, Any]:

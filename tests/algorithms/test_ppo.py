@@ -244,8 +244,9 @@ def test_pack_bootstraps_time_outs(collected):
 @pytest.mark.parametrize("memory", ["none", "gru", "attention"])
 @pytest.mark.parametrize("correction", ["none", "proximal", "vtrace"])
 def test_steps_of_an_older_policy(correction, memory):
-    """With proximal, the first minibatch has a ratio of 1 and no divergence, whoever acted. With
-    the others both compare with the policy that acted, and vtrace has other targets."""
+    """With proximal, the first minibatch has a ratio of 1 and no divergence, whoever acted, and
+    advantages have weights. With the others both compare with the policy that acted, and vtrace has
+    other targets."""
     numbers = {"num_minibatches": 1, "update_epochs": 1, "correction": correction}
     ppo = make_ppo(make_env(num_envs=16, episode=0.12), memory=memory, **numbers)
     ppo.iteration()  # memories are not blank then
@@ -267,13 +268,16 @@ def test_steps_of_an_older_policy(correction, memory):
         kl = now.kl(now.from_record(batch))[valid]
     assert valid.sum() == len(valid) - 1
     change = batch.target - batch.value
-    targets = make_samples(
-        record, policy, learner.cfg, horizon=ppo.env.task.horizon, correction="none"
-    )
-    same = change.sort().values - (targets["target"] - targets["value"]).flatten().sort().values
+    how = {"horizon": ppo.env.task.horizon}
+    plain = make_samples(record, policy, learner.cfg, **how, correction="none")
+    same = change.sort().values - (plain["target"] - plain["value"]).flatten().sort().values
     if correction == "proximal":
         torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=1e-4)
         assert kl.abs().max() < 1e-5
+        samples = make_samples(record, policy, learner.cfg, **how, correction="proximal")
+        weight = (samples["logp"] - record.logp).exp().clamp(max=2.0)
+        assert (weight < 0.9).any() and (weight == 2.0).any()
+        torch.testing.assert_close(samples["advantage"], weight * plain["advantage"])
     else:
         assert (ratio - 1).abs().max() > 0.1 and kl.max() > 1e-3
     assert (same.abs().max() > 1e-3) == (correction == "vtrace")

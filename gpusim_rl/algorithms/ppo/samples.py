@@ -11,13 +11,16 @@ from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip, ViewMirrors
 from gpusim_rl.networks.policy import ActorCritic
 
+HEAVIEST = 2.0  # weight of a step: a large one would make a gradient of its own
+
 
 def sample_columns(policy: ActorCritic) -> Columns:
     """The columns of a sample.
 
     - `obs` (no,), `critic` (nc,): normalized observations of actor and critic;
     - `action` (nu,), and its `logp` and distribution under the policy to compare with;
-    - `advantage`, normalized; `target`, the return that the critic should predict;
+    - `advantage`, normalized, and weighted if steps are corrected for; `target`, the return that
+      the critic should predict;
     - `value` that it predicted; `valid`: 1, or 0 for a quarantined sample;
     - `begins`, for a policy that remembers: 1 where an episode begins after the first step.
     """
@@ -58,9 +61,9 @@ def make_samples(
     Args:
         horizon: of an episode in control steps.
         correction: of steps that an older policy than π took, with which the update begins. none:
-            ratio, clip and KL divergence compare with the policy that acted. proximal: they compare
-            with π, as with the proximal policy of Hilton et al. 2021 (arXiv:2110.00641), but
-            without the weights π/μ that they give the steps of a policy μ. vtrace: as none, and the
+            ratio, clip and KL divergence compare with the policy μ that acted. proximal: they
+            compare with π, and the advantages have the weights π/μ, each at most HEAVIEST (Hilton
+            et al. 2021, arXiv:2110.00641, the decoupled objective). vtrace: as none, and the
             targets of the value function are those of π (Espeholt et al. 2018, section 4.1).
     """
     r, first = rollout, rollout.memory  # of the policy before the first step
@@ -72,20 +75,26 @@ def make_samples(
     ends = end_values(value, [r.end, *after], truncated, policy.evaluate, horizon=horizon)
     steps = (r.reward, value, ends, r.terminated, truncated, fault)
     how = {"gamma": cfg.gamma, "lam": cfg.gae_lambda}
-    reference = acted = {name: getattr(r, name) for name in policy.stored}
+    valid = (~fault).float()
+    reference = now = {name: getattr(r, name) for name in policy.stored}
     if correction != "none":
-        reference = policy.describe(policy.distributions(obs, first, **begins), r.action)
+        now = policy.describe(policy.distributions(obs, first, **begins), r.action)
+
+    def ratio() -> Tensor:  # π/μ of each step
+        return (now["logp"] - r.logp).exp()
+
     if correction == "vtrace":
-        advantage, change = vtrace(*steps, (reference["logp"] - r.logp).exp(), **how)
-        reference = acted
+        advantage, change = vtrace(*steps, ratio(), **how)
     else:
         advantage = change = gae(*steps, **how)
-    valid = (~fault).float()
+    advantage = normalize_advantages(advantage, valid, group)
+    if correction == "proximal":
+        reference, advantage = now, advantage * ratio().clamp(max=HEAVIEST)
     return dict(
         obs=obs,
         critic=critic,
         **reference,
-        advantage=normalize_advantages(advantage, valid, group),
+        advantage=advantage,
         target=value + change,
         value=value,
         valid=valid,
