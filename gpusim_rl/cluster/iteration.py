@@ -173,7 +173,7 @@ def make_iteration(cfg: Config, *, group: ProcessGroup = SINGLE) -> Iteration:
             graph="off" if cfg.graph == "off" else "parts",
             make_source=partial(make_source, cfg),
             num_envs=cfg.num_envs // group.size,
-            older_policy=not cfg.cluster.sync and cfg.cluster.max_lag > 0,
+            older_policy=cfg.cluster.ahead,
             kind_of_iteration=ClusterIteration,
         )
 

@@ -179,6 +179,11 @@ class ClusterSection:
         if self.labels and not self.address:
             raise ValueError("cluster.labels choose machines of cluster.address, which is null")
 
+    @property
+    def ahead(self) -> bool:
+        """Whether actors may act with an older policy than the one that learns from it."""
+        return self.name != "none" and not self.sync and self.max_lag > 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class RobotSection:
