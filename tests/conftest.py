@@ -1,7 +1,6 @@
 """What all tests share: one torch thread, because small tensors gain nothing from more and the
 engine's threads fight them."""
 
-import gc
 import os
 import subprocess
 import sys
@@ -21,11 +20,6 @@ quick_libraries.list_operators_once()
 os.environ.pop("WANDB_MODE", None)  # the tests choose
 # as if the environment were active: commands that are printed then begin with `python`
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-
-
-def pytest_collection_finish() -> None:
-    """Collect no more garbage among what was imported, which takes 0.2 s for each evaluation."""
-    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,7 +13,6 @@ wants to stop, read and change a training between two rows of metrics uses a `Tr
     trainer.close()
 """
 
-import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -29,6 +28,7 @@ from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.config.sections import Config, TaskSection
 from gpusim_rl.config.validate import code_word
 from gpusim_rl.core.distributed import ProcessGroup
+from gpusim_rl.core.memory import freeing_cycles
 from gpusim_rl.core.metrics import described
 from gpusim_rl.deploy.export_policy import READINGS, evaluated, export_policy
 from gpusim_rl.deploy.record import ReadingSamples
@@ -191,6 +191,7 @@ class Trainer:
         self.table.say(evaluation.line(scores))
         return scores
 
+    @freeing_cycles()
     def calibrate(self) -> list[Drive]:
         """Calibrate the policy, and drive it; [] for a task that is not driven."""
         iteration, weights = self.loop.iteration, self.cfg.task.weights
@@ -234,6 +235,7 @@ class Trainer:
         return Result(self.run.path, self.loop.iteration.iterations, failure=failure, **values)
 
 
+@freeing_cycles()  # the Sim of an evaluation's Env holds memory and threads
 def evaluate(
     section: TaskSection,
     iteration: Iteration,
@@ -250,9 +252,7 @@ def evaluate(
     keys: dict[str, Any] = {"weights": section.weights, "noise": section.noise}
     keys |= dict(seed=seed, episodes=episodes, before_step=watch)
     keys["progress"] = partial(print, flush=True) if watch else None
-    scores = evaluation.evaluate(iteration.policy, task or iteration.env.task, **keys)
-    gc.collect()  # the evaluation's Env refers to itself, and its Sim holds memory and threads
-    return scores
+    return evaluation.evaluate(iteration.policy, task or iteration.env.task, **keys)
 
 
 def success(cfg: Config, iteration: Iteration) -> float:
@@ -272,6 +272,7 @@ def success(cfg: Config, iteration: Iteration) -> float:
     return share * as_told(iteration, section.weights)
 
 
+@freeing_cycles()
 def as_told(iteration: Iteration, weights: dict[str, float]) -> float:
     """The share of drives without a failure, calibrated; 1 for a task that is not driven."""
     if iteration.env.task.drives is None:

@@ -88,7 +88,8 @@ class FourLegs(Legs):
         return best
 
     def inverse_kinematics(self, angles: Array) -> Array:
-        """(12,) angles after 40 steps of damped least squares toward `target`, within limits."""
+        """(12,) angles after at most 40 steps of damped least squares toward `target`, within
+        limits."""
         for _ in range(40):
             self.set_angles(angles)
             error, jacobian = self.target - self.foot_positions(), self.jacobian()
@@ -96,7 +97,10 @@ class FourLegs(Legs):
             # damping [m²]: a straight leg has an answer, too
             square = transposed @ jacobian + 1e-4 * np.eye(3)
             step = np.linalg.solve(square, transposed @ error[:, :, None])[:, :, 0]
+            before = angles
             angles = np.clip(angles + step.ravel().clip(-0.3, 0.3), self.low, self.high)
+            if np.abs(angles - before).max() < 1e-9:
+                break
         return angles
 
     def lift_direction(self, angles: Array) -> tuple[float, ...]:
