@@ -10,13 +10,10 @@ import pytest
 import torch
 
 from gpusim_rl.core.paths import CODE
-from tests import quick_libraries
 from tests.command_lines import EXPORTED, TINY, succeed
 from tests.shared import shared
 
 torch.set_num_threads(1)
-quick_libraries.read_yaml_in_c()
-quick_libraries.list_operators_once()
 os.environ.pop("WANDB_MODE", None)  # the tests choose
 # as if the environment were active: commands that are printed then begin with `python`
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

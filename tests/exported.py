@@ -18,9 +18,11 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import evaluation_env
 from gpusim_rl.networks.policy import Actor
+from tests import onnx_operators
 from tests.worlds import make_policy, make_task, numbers
 
 WORLDS, STEPS = 32, 40  # that a file is compared on
+onnx_operators.list_once()
 
 
 class Exported(NamedTuple):

@@ -19,8 +19,6 @@ from functools import cache
 from pathlib import Path
 
 HEAVY = ("torch", "mujoco", "warp")
-# Groups of a run of PPO, but for its task, its simulator and its logger.
-RUN = {"algo": "ppo", "cluster": "none", "reward": "none", "robot": "own", "terrain": "flat"}
 
 
 @cache
@@ -116,19 +114,17 @@ def load(light: bool) -> None:
     import gpusim_rl.commands.train
     import gpusim_rl.config.resume
     from gpusim_rl.config.compose import build, build_base
-    from tests import quick_libraries
-
-    quick_libraries.read_yaml_in_c()
+    from gpusim_rl.config.resume import groups_of
 
     for task in ((), ("task=quadruped",), ("task=cartpole",)):
         for others in ((), ("log=none",), ("sim=native",), ("log=none", "sim=native")):
             build_base("config", (*task, *others))
     build_base("play", ())
-    for sim in ("auto", "native"):
-        for task in ("quadruped", "cartpole"):  # those of a run, which play.py and resume= read
-            for log in ("none", "auto"):
-                groups = RUN | {"log": log, "sim": sim, "task": task}
-                build("config", [f"{x}={y}" for x, y in groups.items()], ours=True)
+    for task in ("quadruped", "cartpole"):
+        for sim in ("auto", "native"):
+            for log in ("none", "auto"):  # those of runs, which play.py and resume= read
+                run = build_base("config", (f"task={task}", f"sim={sim}", f"log={log}"))
+                build("config", groups_of(run, ours=True), ours=True)
     if light:
         assert not sys.modules.keys() & {*HEAVY}
         return
@@ -138,8 +134,9 @@ def load(light: bool) -> None:
     import gpusim_rl.play.player
     import gpusim_rl.training.trainer  # noqa: F401
     from gpusim_rl.deploy.to_onnx import to_onnx
+    from tests import onnx_operators
 
-    quick_libraries.list_operators_once()
+    onnx_operators.list_once()
     to_onnx(torch.nn.Linear(2, 2), {"x": torch.zeros(2, 2)}, ["y"])  # loads 1,800 modules
 
 

@@ -173,7 +173,7 @@ def make_iteration(cfg: Config, *, group: ProcessGroup = SINGLE) -> Iteration:
             graph="off" if cfg.graph == "off" else "parts",
             make_source=partial(make_source, cfg),
             num_envs=cfg.num_envs // group.size,
-            older_policy=cfg.cluster.ahead,
+            older_policy=cfg.cluster.lag_limit > 0,
             kind_of_iteration=ClusterIteration,
         )
 

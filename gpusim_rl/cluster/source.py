@@ -89,8 +89,7 @@ class RemoteSource:
         self.first, shared = group.rank * worlds, shares(worlds, actors, section.sync)
         self.seats = [Seat(f"actor {group.rank * actors + i}", *x) for i, x in enumerate(shared)]
         self.identity = identity(cfg) | {"columns": digest(record.schema)}
-        max_lag = 0 if section.sync else section.max_lag
-        self.ledger = Ledger(self.identity["columns"], max_lag, actors)
+        self.ledger = Ledger(self.identity["columns"], section.lag_limit, actors)
         self.numbers: dict[str, Tensor] = {}
         self.packets: list[Packet] = []  # that came, in their order, and are not learned from yet
         self.sent: tuple[int, Any] = -1, None  # a version, and the reference to its weights

@@ -248,7 +248,7 @@ def compose_words(name: str, words: list[str]) -> dict[str, Any]:
     return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def compose_files(name: str, groups: tuple[str, ...], *_files: object) -> DictConfig:
     """The files of a configuration, as Hydra composes them. Not to be changed.
 

@@ -233,13 +233,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         check_name(group, name)
     ours = codes["task_code"] is None
     but = ("algo",) if codes["algo_code"] else ()  # the user's file of numbers
-    chosen = {group: flat.get(f"{group}.name") for group in GROUPS if group not in NAMED}
-    groups = [
-        f"{group}={name}"
-        for group, name in chosen.items()
-        if name in choices(group, ours and group not in but)
-    ]
-    base = build("config", groups, ours, but)
+    base = build("config", groups_of(saved, ours, but), ours, but)
     try:
         saved["task"].setdefault("training", EXACT)  # as before there was a choice
         rename_keys(saved, base)
@@ -255,6 +249,20 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         return Config.of(cfg)
     except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{file}: {error}") from None
+
+
+def groups_of(saved: dict[str, Any], ours: bool, but: tuple[str, ...] = ()) -> list[str]:
+    """The words that choose the files of a run; those that are gone are left out.
+
+    ours, but: as of `compose.build`.
+    """
+    flat = flatten(saved)
+    chosen = {group: flat.get(f"{group}.name") for group in GROUPS if group not in NAMED}
+    return [
+        f"{group}={name}"
+        for group, name in chosen.items()
+        if name in choices(group, ours and group not in but)
+    ]
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:

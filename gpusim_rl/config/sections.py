@@ -180,9 +180,9 @@ class ClusterSection:
             raise ValueError("cluster.labels choose machines of cluster.address, which is null")
 
     @property
-    def ahead(self) -> bool:
-        """Whether actors may act with an older policy than the one that learns from it."""
-        return self.name != "none" and not self.sync and self.max_lag > 0
+    def lag_limit(self) -> int:
+        """Updates that the policy of an actor may be behind: 0 without actors, and in step."""
+        return 0 if self.name == "none" or self.sync else self.max_lag
 
 
 @dataclass(frozen=True, kw_only=True)

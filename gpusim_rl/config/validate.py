@@ -46,7 +46,7 @@ def check_mlflow() -> None:
 def check_correction(cfg: Config) -> None:
     """ValueError if steps are to be corrected which the policy that learns has taken itself."""
     correction = cfg.plain["algo"].get("correction", "none")
-    if correction not in ("auto", "none") and not cfg.cluster.ahead:
+    if correction not in ("auto", "none") and not cfg.cluster.lag_limit:
         raise ValueError(
             f"algo.correction={correction} changes nothing here: it is for cluster=ray with "
             "cluster.sync=false and cluster.max_lag above 0"

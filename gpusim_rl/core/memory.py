@@ -1,4 +1,4 @@
-"""Refuses what does not fit into memory, before it is built."""
+"""Memory: what does not fit is refused before it is built, and what is not used is freed."""
 
 import ctypes
 import gc
@@ -53,19 +53,20 @@ def free_unused() -> None:
 
 
 @contextmanager
-def freeing_cycles() -> Iterator[None]:
-    """What begins within is freed at the end, although it refers to itself, as an Env does.
+def free_cycles() -> Iterator[None]:
+    """Free at the end what was made within, also what refers to itself, as an Env does.
 
-    Objects from before are not looked at: that takes 0.2 s, and longer in a larger program. Who has
-    frozen a process's objects for good keeps them so.
+    Older objects are not searched: a search of all takes 0.2 s. Within another one, and in a
+    process that has frozen its objects itself, those that are not frozen are searched.
     """
-    frozen = gc.get_freeze_count()
-    gc.freeze()
+    outermost = not gc.get_freeze_count()
+    if outermost:
+        gc.freeze()
     try:
         yield
     finally:
         gc.collect()
-        if not frozen:
+        if outermost:
             gc.unfreeze()
 
 

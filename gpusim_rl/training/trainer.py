@@ -28,7 +28,7 @@ from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.config.sections import Config, TaskSection
 from gpusim_rl.config.validate import code_word
 from gpusim_rl.core.distributed import ProcessGroup
-from gpusim_rl.core.memory import freeing_cycles
+from gpusim_rl.core.memory import free_cycles
 from gpusim_rl.core.metrics import described
 from gpusim_rl.deploy.export_policy import READINGS, evaluated, export_policy
 from gpusim_rl.deploy.record import ReadingSamples
@@ -191,7 +191,7 @@ class Trainer:
         self.table.say(evaluation.line(scores))
         return scores
 
-    @freeing_cycles()
+    @free_cycles()
     def calibrate(self) -> list[Drive]:
         """Calibrate the policy, and drive it; [] for a task that is not driven."""
         iteration, weights = self.loop.iteration, self.cfg.task.weights
@@ -235,7 +235,7 @@ class Trainer:
         return Result(self.run.path, self.loop.iteration.iterations, failure=failure, **values)
 
 
-@freeing_cycles()  # the Sim of an evaluation's Env holds memory and threads
+@free_cycles()  # the Sim of an evaluation's Env holds memory and threads
 def evaluate(
     section: TaskSection,
     iteration: Iteration,
@@ -272,7 +272,7 @@ def success(cfg: Config, iteration: Iteration) -> float:
     return share * as_told(iteration, section.weights)
 
 
-@freeing_cycles()
+@free_cycles()
 def as_told(iteration: Iteration, weights: dict[str, float]) -> float:
     """The share of drives without a failure, calibrated; 1 for a task that is not driven."""
     if iteration.env.task.drives is None:

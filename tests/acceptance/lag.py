@@ -1,14 +1,14 @@
 """Acceptance: how many control steps PPO needs if the policy that acts is K updates old.
 
     python -m tests.acceptance.lag [KEY=VALUE …] [lags=0,1,2,4,8] [seeds=5]
-        [corrections=none,proximal,vtrace] [off=none] [limit=409600] [out=lag.jsonl]
+        [corrections=none,proximal,vtrace] [off=none] [limit=409600] [out=lags.jsonl]
 
 One process collects with the weights of exactly K updates ago, and learns from that. A run goes on
-to the limit: `steps` is when it first had a success of 0.95, and `last` the mean success of its
-last three evaluations. `off` switches a part off. With `ratio`, ratio and clip compare with the
-policy that the update begins with, and not with the one that acted; with `rate`, the KL divergence
-that adapts the learning rate does. With vtrace and off=ratio, advantages have the factor ρ, as
-IMPALA has it. With proximal and off=weights, they have none. KEY=VALUE are words of train.py;
+to the limit. `steps` is when it first had a success of 0.95. `success_after` is the mean success of
+its evaluations from then on. `off` switches a part off. With `ratio`, ratio and clip compare with
+the policy that the update begins with, and not with the one that acted. With `rate`, the KL
+divergence that adapts the learning rate does. With vtrace and off=ratio, advantages have the factor
+ρ, as IMPALA has it. With proximal and off=weights, they have none. KEY=VALUE are words of train.py;
 task=cartpole unless given. Runs that `out` holds are not repeated. Prints a line for each run, and
 a table.
 """
@@ -33,6 +33,7 @@ from tests.worlds import make_config
 
 WORDS = ("task=cartpole", "sim=native", "sim.threads=1", "threads=1", "device=cpu", "log=none")
 KEYS = ("lags", "seeds", "corrections", "off", "limit", "out")
+PARTS = ("none", "ratio", "rate", "weights")  # that `off` switches off
 GOAL, EVERY = 0.95, 10  # success, and iterations between its evaluations
 
 
@@ -51,10 +52,10 @@ def collect_with(training: Iteration, old: dict[str, Tensor]) -> None:
     load_state(live, now)
 
 
-def without(make_samples: Any, off: str) -> Any:
+def switch_off(make_samples: Any, off: str) -> Any:
     """`make_samples` without a part.
 
-    off: of ratio, rate, which then compare with the policy that the update begins with; or weights.
+    off: ratio or rate then compare with the start of the update; weights leaves them out.
     """
 
     @torch.no_grad()
@@ -78,8 +79,9 @@ def run(words: tuple[str, ...], lag: int, seed: int, correction: str, limit: int
     """Train once. `steps` to the goal are None if it is not reached."""
     cfg = make_config(*words, f"seed={seed}", f"algo.correction={correction}")
     training, old = make_iteration(cfg), deque(maxlen=lag + 1)
-    begun, steps, reached = time.process_time(), 0, None
-    distances, seen = [], []
+    begun, steps, first, best = time.process_time(), 0, None, 0.0
+    distances: list[float] = []
+    after: list[float] = []
     while steps < limit:
         old.append(copy_state(weights(training)))
         collect_with(training, old[0])
@@ -89,16 +91,19 @@ def run(words: tuple[str, ...], lag: int, seed: int, correction: str, limit: int
         record: Any = training.source.record
         distances.append(distance(training.policy, record))
         if training.iterations % EVERY == 0:
-            seen.append(success(cfg, training))
-            if reached is None and seen[-1] >= GOAL:
-                reached = steps
+            share = success(cfg, training)
+            best = max(best, share)
+            if first is None and share >= GOAL:
+                first = steps
+            if first is not None:
+                after.append(share)
     return {
         "lag": lag,
         "seed": seed,
         "correction": correction,
-        "steps": reached,
-        "best": max(seen, default=0.0),
-        "last": sum(seen[-3:]) / len(seen[-3:]) if seen else 0.0,
+        "steps": first,
+        "best": best,
+        "success_after": sum(after) / len(after) if after else None,
         "distance": sum(distances[-20:]) / len(distances[-20:]),
         "cpu_s": time.process_time() - begun,
     }
@@ -113,17 +118,20 @@ def distance(policy: Any, record: Any) -> float:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """For each lag and correction: the median of steps, how many seeds reached the goal, each."""
+    """For each lag and correction: the median of steps, how many seeds reached the goal, and the
+    steps and the success from then on of each."""
     lines = []
     for key in sorted({(x["correction"], x["off"], x["lag"]) for x in rows}):
         of = [x for x in rows if (x["correction"], x["off"], x["lag"]) == key]
         steps = [x["steps"] or float("inf") for x in of]
-        each = ", ".join(f"{x['steps']:,}" if x["steps"] else f"({x['best']:.2f})" for x in of)
+        each = ", ".join(
+            f"{x['steps']:,} and {x['success_after']:.2f}" if x["steps"] else f"({x['best']:.2f})"
+            for x in of
+        )
         reached = sum(x["steps"] is not None for x in of)
         lines.append(
             f"{key[0]}, off={key[1]}, lag {key[2]}: {reached} of {len(of)}, median "
-            f"{median(steps):,.0f}, distance {median(x['distance'] for x in of):.2f}: {each}; last "
-            + ", ".join(f"{x['last']:.2f}" for x in of)
+            f"{median(steps):,.0f}, distance {median(x['distance'] for x in of):.2f}: {each}"
         )
     return "\n".join(lines)
 
@@ -136,13 +144,17 @@ def main(words: list[str]) -> None:
     given = dict(word.split("=", 1) for word in words if word.split("=")[0] in KEYS)
     more = [word for word in words if word.split("=")[0] not in KEYS]
     off, limit = given.get("off", "none"), int(given.get("limit", 409_600))
-    out = Path(given.get("out", "lag.jsonl"))
+    corrections = given.get("corrections", "none,proximal,vtrace").split(",")
+    if off not in PARTS or (off == "weights" and corrections != ["proximal"]):
+        choices = ", ".join(PARTS)
+        raise SystemExit(f"error: off={off}: one of {choices}; weights are those of proximal alone")
+    out = Path(given.get("out", "lags.jsonl"))
     rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     done = {(x["lag"], x["seed"], x["correction"], x["off"]) for x in rows}
     if off != "none":
-        ppo.make_samples = without(ppo.make_samples, off)
+        ppo.make_samples = switch_off(ppo.make_samples, off)
     for lag in map(int, given.get("lags", "0,1,2,4,8").split(",")):
-        for correction in given.get("corrections", "none,proximal,vtrace").split(","):
+        for correction in corrections:
             for seed in range(1, int(given.get("seeds", 5)) + 1):
                 if (lag, seed, correction, off) in done:
                     continue

@@ -22,7 +22,7 @@ from tests.command_lines import TINY, refused, run_python, succeed
 from tests.core.test_distributed import torchrun_train
 from tests.docs.examples import files
 from tests.shared import shared
-from tests.worlds import ROOT, make_config
+from tests.worlds import ROOT
 
 
 @pytest.fixture(scope="session")
@@ -69,20 +69,6 @@ def test_an_older_policy_is_corrected_for(seen):
     """By itself where actors are ahead, and nowhere else."""
     assert seen["on their own"]["correction"] == "proximal"
     assert seen["in step"]["correction"] == "none"
-
-
-@pytest.mark.parametrize(
-    "words, ahead",
-    [
-        ((), False),
-        (("cluster=ray",), True),
-        (("cluster=ray", "cluster.sync=true"), False),
-        (("cluster=ray", "cluster.max_lag=0"), False),
-    ],
-)
-def test_which_actors_are_ahead(words, ahead):
-    """Those that need not wait for each update."""
-    assert make_config("task=cartpole", *words).cluster.ahead == ahead
 
 
 def test_lives_go_on(seen):

@@ -161,7 +161,7 @@ def shortened(script: str, words: list[str]) -> list[str]:
     name = "train.py" if script == "torchrun" else script
     if script == "pytest":  # a task that trains and is exported: tests/commands/test_new_task.py
         return [*words, "-k", "not training"]
-    if script == "gpusim_rl.fit_actuator":
+    if script == "gpusim_rl.fit_actuator":  # any number shows that it runs
         return [*(word for word in words if not word.startswith("steps=")), "steps=100"]
     if name not in CONFIG:
         return words

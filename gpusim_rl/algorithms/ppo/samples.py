@@ -11,7 +11,7 @@ from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip, ViewMirrors
 from gpusim_rl.networks.policy import ActorCritic
 
-HEAVIEST = 2.0  # weight of a step: a large one would make a gradient of its own
+WEIGHT_MAX = 2.0  # of π/μ; why 2: docs/decisions/0108-from-the-start-of-the-update.md
 
 
 def sample_columns(policy: ActorCritic) -> Columns:
@@ -62,8 +62,8 @@ def make_samples(
         horizon: of an episode in control steps.
         correction: of steps that an older policy than π took, with which the update begins. none:
             ratio, clip and KL divergence compare with the policy μ that acted. proximal: they
-            compare with π, and the advantages have the weights π/μ, each at most HEAVIEST (Hilton
-            et al. 2021, arXiv:2110.00641, the decoupled objective). vtrace: as none, and the
+            compare with π, and advantages have the weights π/μ of Hilton et al. 2021, decoupled
+            objective (arXiv:2110.00641). A bound of WEIGHT_MAX is ours. vtrace: as none, and the
             targets of the value function are those of π (Espeholt et al. 2018, section 4.1).
     """
     r, first = rollout, rollout.memory  # of the policy before the first step
@@ -76,20 +76,17 @@ def make_samples(
     steps = (r.reward, value, ends, r.terminated, truncated, fault)
     how = {"gamma": cfg.gamma, "lam": cfg.gae_lambda}
     valid = (~fault).float()
-    reference = now = {name: getattr(r, name) for name in policy.stored}
+    reference = newest = {name: getattr(r, name) for name in policy.stored}
     if correction != "none":
-        now = policy.describe(policy.distributions(obs, first, **begins), r.action)
-
-    def ratio() -> Tensor:  # π/μ of each step
-        return (now["logp"] - r.logp).exp()
-
+        newest = policy.describe(policy.distributions(obs, first, **begins), r.action)
     if correction == "vtrace":
-        advantage, change = vtrace(*steps, ratio(), **how)
+        advantage, change = vtrace(*steps, likelihood_ratio(newest, r), **how)
     else:
         advantage = change = gae(*steps, **how)
     advantage = normalize_advantages(advantage, valid, group)
     if correction == "proximal":
-        reference, advantage = now, advantage * ratio().clamp(max=HEAVIEST)
+        advantage = advantage * likelihood_ratio(newest, r).clamp(max=WEIGHT_MAX)
+        reference = newest
     return dict(
         obs=obs,
         critic=critic,
@@ -100,6 +97,11 @@ def make_samples(
         valid=valid,
         **begins,
     )
+
+
+def likelihood_ratio(newest: dict[str, Tensor], rollout: Record) -> Tensor:
+    """(T, B) how much likelier the newest policy finds an action than the one that acted, π/μ."""
+    return (newest["logp"] - rollout.logp).exp()
 
 
 def first_steps(rollout: Record) -> Tensor:

@@ -97,9 +97,9 @@ class FourLegs(Legs):
             # damping [m²]: a straight leg has an answer, too
             square = transposed @ jacobian + 1e-4 * np.eye(3)
             step = np.linalg.solve(square, transposed @ error[:, :, None])[:, :, 0]
-            before = angles
+            former = angles
             angles = np.clip(angles + step.ravel().clip(-0.3, 0.3), self.low, self.high)
-            if np.abs(angles - before).max() < 1e-9:
+            if np.abs(angles - former).max() < 1e-9:  # rad: they stay, to the rounding of a stance
                 break
         return angles
 
