@@ -8,11 +8,13 @@ from typing import Any
 
 from gpusim_rl.config.check_words import merge
 from gpusim_rl.config.sections import Config
-from gpusim_rl.config.trees import flatten, is_below
+from gpusim_rl.config.trees import flatten, is_below, merged
 
 # Why: docs/decisions/0051-a-recipe-for-a-gpu.md
 # What may differ: the task itself is the same on every device.
+# Of a curriculum the numbers of entries that there are: the same schedule, at other iterations.
 KEYS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every", "algo")
+KEYS += ("curriculum",)
 
 
 def read_device_overrides(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any]:
@@ -32,8 +34,11 @@ def read_device_overrides(cfg: dict[str, Any], override_keys: list[str]) -> dict
         if not is_below(key, KEYS) or key == "algo.name":
             raise ValueError(f"gpu.{key}: expected a key of a training: {keys}")
     left = without(cfg["gpu"], tuple(override_keys))
+    plan = entries(left, cfg)
+    left = without(left, ("curriculum",)) | ({"curriculum": plan} if plan else {})
     try:
-        Config.of(merge(cfg, left))
+        merge(cfg, left)  # which refuses unknown keys
+        Config.of(merged(cfg, left))
     except ValueError as error:
         raise ValueError(f"gpu: {error}") from None
     return cfg | {"gpu": left}
@@ -51,6 +56,13 @@ def without(tree: dict[str, Any], keys: tuple[str, ...], prefix: str = "") -> di
     return left
 
 
+def entries(section: dict[str, Any], cfg: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of a section for entries that the curriculum has, which depends on the learner
+    and on the command line."""
+    plan = section.get("curriculum") or {}
+    return {key: entry for key, entry in plan.items() if key in (cfg["curriculum"] or {})}
+
+
 def choose_device_overrides(cfg: Config) -> tuple[Config, dict[str, Any]]:
     """The configuration of a training on its device, and what the section `gpu` gave it.
 
@@ -61,8 +73,13 @@ def choose_device_overrides(cfg: Config) -> tuple[Config, dict[str, Any]]:
 
     _, device = choose(cfg.sim.name, cfg.device)
     values = cfg.gpu if device.startswith("cuda") else {}
+    plan = entries(values, cfg.plain)
     overrides = {
-        key: value for key, value in flatten(values).items() if not isinstance(value, dict)
+        key: value
+        for key, value in flatten(values | {"curriculum": plan}).items()
+        if not isinstance(value, dict)
     }
+    given = {key: x for key, x in overrides.items() if not is_below(key, ("curriculum",))}
+    given |= {"curriculum": merged(cfg.plain["curriculum"], plan)} if plan else {}
     names = {"recipe": {"name": cfg.recipe["name"]}, "ranges": {"name": cfg.ranges["name"]}}
-    return cfg.replace(overrides | {"gpu": {}} | names), overrides
+    return cfg.replace(given | {"gpu": {}} | names), overrides

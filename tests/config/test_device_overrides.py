@@ -41,6 +41,27 @@ def configured(section: Any, *words: str) -> Config:
     return check_training(cfg | {"gpu": section}, ["task=cartpole", *words])
 
 
+def test_a_schedule_has_other_iterations_on_a_gpu(monkeypatch):
+    """An entry of the curriculum takes the section's numbers there, and keeps its others. An entry
+    that there is not, and a command line's own, stay as they are."""
+    section = {"curriculum": {"algo.max_std": {"start": 3, "stop": 7}}}
+    word = "curriculum={algo.max_std: {from: 1.0, to: 0.5, by: iteration, start: 10, stop: 20}}"
+    base = compose_plain("config", ["task=cartpole", word])
+    cfg = check_training(base | {"gpu": section}, ["task=cartpole"])
+    assert choose_device_overrides(cfg)[0].curriculum["algo.max_std"]["start"] == 10
+    on_a_gpu(monkeypatch)
+    there, given = choose_device_overrides(cfg)
+    plan = {"from": 1.0, "to": 0.5, "by": "iteration", "start": 3, "stop": 7}
+    assert there.plain["curriculum"] == {"algo.max_std": plan}
+    assert given == {"curriculum.algo.max_std.start": 3, "curriculum.algo.max_std.stop": 7}
+    assert choose_device_overrides(configured(section))[1] == {}
+    assert choose_device_overrides(configured(section, word))[1] == {}
+    with pytest.raises(ValueError, match=r"gpu: .*max_std"):
+        check_training(
+            base | {"gpu": {"curriculum": {"algo.max_std": {"start": "soon"}}}}, ["task=cartpole"]
+        )
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_a_gpu_has_its_own_numbers(monkeypatch, task):
     """On a GPU the section replaces the file's numbers and nothing else; on the CPU nothing."""
