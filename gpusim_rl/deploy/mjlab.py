@@ -31,7 +31,7 @@ NAMES = {  # observation term of `Walking` → mjlab's name, and that in a deplo
     "command": ("command", "velocity_commands"),
     "clock": ("phase", "gait_phase"),  # the sine before the cosine
 }
-CONTROL = {"action", "phase", "command"}  # what may decide the targets of a walking robot
+CONTROL = {"action", "phase", "command", "goal"}  # what may decide the targets of a walking robot
 COMMAND = "twist"  # mjlab's name of a command of velocities
 AXES = ("lin_vel_x", "lin_vel_y", "ang_vel_z")  # of it, in a deploy.yaml
 Terms = dict[str, Tensor]
@@ -105,7 +105,8 @@ class MjlabActor(nn.Module):
         cos, sin = clock.unbind(-1)
         cos = torch.where((cos == 0) & (sin == 0), 1.0, cos)  # stands: in ONNX atan2(0, 0) is NaN
         phase = torch.atan2(sin, cos) / (2 * math.pi)
-        return self.task.control(State(dict(action=action, phase=phase, command=command), {}))
+        values = dict(action=action, phase=phase, command=command, goal=command)
+        return self.task.control(State(values, {}))
 
     def split(self, obs: Tensor) -> Terms:
         """The terms (B, steps, width) of an observation (B, no)."""

@@ -367,6 +367,10 @@ class Task:
         """
         return None
 
+    def on_level_ground(self) -> Self:
+        """The task whose nominal robot is driven: this one, unless its ground is rough."""
+        return self
+
     def followed(self, s: State) -> Tensor:
         """(B, width) what the robot does of a command, in its units."""
         raise NotImplementedError  # contract

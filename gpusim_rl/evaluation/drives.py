@@ -69,7 +69,7 @@ def drive(
     times: tuple[float, float] | None = None,
     seed: int = SEED,
 ) -> list[Drive]:
-    """Drive the nominal robot at constant commands, without noise and pushes.
+    """Drive the nominal robot at constant commands on level ground, without noise and pushes.
 
     It begins as an episode does, and takes no longer than one. The physics is the model's own, as
     in an evaluation.
@@ -83,7 +83,7 @@ def drive(
     asked = task.drives.cpu() if commands is None else commands
     nominal: dict[str, Any] = dict(randomise=without_draws(task.randomise), redraw=FOREVER)
     nominal |= {"actuator": replace(task.actuator, delay=sum(task.actuator.delays) / 2)}
-    nominal_task = replace(task, **nominal)
+    nominal_task = replace(task.on_level_ground(), **nominal)
     env = evaluation_env(nominal_task, len(asked), weights=weights, noise={}, seed=seed)
     env.set_memory("command", asked)
     act, speeds, measures = MeanAction(policy, len(asked)), [], Measures()

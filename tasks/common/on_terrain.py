@@ -73,6 +73,12 @@ class OnTerrain(Task):
         judged["first_level"] = self.terrain["levels"] - 1
         return replace(super().evaluation(), terrain=self.terrain | judged)
 
+    def on_level_ground(self) -> Self:
+        """On level ground of a middling friction."""
+        friction = (sum(self.terrain["friction"]) / 2,) * 2
+        level = dict(kinds=("flat",), levels=1, variants=1, first_level=0, level=None, moves=False)
+        return replace(self, terrain=self.terrain | level | dict(friction=friction))
+
     def begin(self, n: int, rng: Rng, ended: State | None = None) -> Values:
         return self.patches.place_on_patches(super().begin(n, rng, ended), rng)
 

@@ -39,6 +39,9 @@ class Walking(Task):
     model has the sensors `gyro`, `up`, `velocity`, for each foot `<foot>_position` and
     `<foot>_velocity`, and a torque sensor of each joint, each kind one after another. Its first
     keyframe is the stance.
+
+    With `acceleration` the velocity to follow is `goal`, which begins at 0 and moves to the command
+    as fast as that allows. Terms then see and judge it in the command's place.
     """
 
     feet_names: ClassVar[tuple[str, ...]]  # in the order of the legs' joints in ctrl
@@ -48,6 +51,7 @@ class Walking(Task):
     ranges: ClassVar = dict(
         fastest=AT_LEAST_0,
         redraw=POSITIVE,
+        acceleration=POSITIVE,
         share_standing=CHANCE,
         sigma=POSITIVE,
         sigma_feet=POSITIVE,
@@ -62,6 +66,8 @@ class Walking(Task):
     )
     fastest: Scheduled[tuple[float, float, float]]  # m/s, m/s, rad/s: commands are uniform within ±
     redraw: float  # s: time between two commands
+    # m/s², m/s², rad/s²: how fast the velocity to follow moves to a new command; at once if empty
+    acceleration: tuple[float, ...] = ()
     share_standing: Scheduled[float]  # share of episodes whose command stays zero
     sigma: Scheduled[float]  # m/s, rad/s: tolerance of the tracking terms
     sigma_feet: Scheduled[float]  # m: tolerance of the height of the feet
@@ -87,6 +93,10 @@ class Walking(Task):
         key = self.nominal("key_qpos")[0]
         self.rest, self.stance = key, key[self.joint_columns.qpos]
         self.lateness = self.tensor(self.offsets)
+        if len(self.acceleration) not in (0, 3):
+            raise ValueError(
+                f"task.acceleration={[*self.acceleration]}: expected 3 numbers or none"
+            )
         legs, nu = len(self.feet_names), self.mjm.nu
         if not self.lift_direction and len(self.gait_pose) * legs != nu:
             expected = f"expected {nu // legs} numbers, one for each joint of a leg"
@@ -114,7 +124,8 @@ class Walking(Task):
         turned = from_euler(tilt * unit[:, 3], tilt * unit[:, 4], math.pi * unit[:, 5])
         height = self.rest[2] + spread.height * (1 + unit[:, 2:3])
         qpos = torch.cat([0 * unit[:, :2], height, turned, self.rest[7:].expand(n, -1)], 1)
-        return dict(
+        goal = dict(goal=torch.zeros_like(qpos[:, :3])) if self.acceleration else {}
+        return goal | dict(
             qpos=self.joint_columns.put(qpos, self.stance + spread.joints * unit[:, joints]),
             qvel=torch.cat([spread.speed * unit[:, :6], 0 * unit[:, joints]], 1),
             command=self.draw_command(rng) * (1 - still)[:, None],
@@ -127,8 +138,14 @@ class Walking(Task):
         again = (self.steps_since_command(s) == 0)[:, None]
         fresh = self.draw_command(rng) * (1 - s.still)[:, None]
         command = torch.where(again, fresh, s.command)
-        mean_error = torch.lerp(s.mean_error, self.followed(s) - command, self.dt / AVERAGE)
-        return dict(
+        goal, ramp = command, {}
+        if self.acceleration:
+            step = self.dt * self.constant(self.acceleration)
+            # of the command before a draw: a robot draws none
+            goal = s.goal + (s.command - s.goal).clamp(-step, step)
+            ramp = dict(goal=goal)
+        mean_error = torch.lerp(s.mean_error, self.followed(s) - goal, self.dt / AVERAGE)
+        return ramp | dict(
             command=command,
             mean_error=torch.where(again, 0.0, mean_error),
             phase=(s.phase + self.dt * self.gait) % 1.0,
@@ -136,7 +153,9 @@ class Walking(Task):
 
     def images(self, s: State) -> dict[str, Tensor]:
         """Entries in the mirror: the legs change sides, so the clock is half a turn on."""
-        return dict(phase=s.phase + 0.5, mean_error=s.mean_error * self.tensor([1.0, -1.0, -1.0]))
+        signs = self.tensor([1.0, -1.0, -1.0])
+        goal = dict(goal=s.goal * signs) if self.acceleration else {}
+        return goal | dict(phase=s.phase + 0.5, mean_error=s.mean_error * signs)
 
     @property
     def drives(self) -> Tensor | None:
@@ -146,8 +165,16 @@ class Walking(Task):
         return torch.cat([s.velocity[:, :2], s.gyro[:, 2:]], 1)
 
     def moving(self, s: State) -> Tensor:
-        """(B,) 1 where a motion is commanded, else 0."""
-        return (squared(s.command) > GATE**2).float()
+        """(B,) 1 where a motion is commanded or still slowed down, else 0."""
+        fast = squared(s.command)
+        if self.acceleration:
+            fast = torch.maximum(fast, squared(s.goal))
+        return (fast > GATE**2).float()
+
+    # Why: docs/decisions/0109-commands-have-an-acceleration.md
+    def goal(self, s: State) -> Tensor:
+        """(B, 3) the velocity to follow now: the command, or what moves to it."""
+        return s.goal if self.acceleration else s.command
 
     def observe(self, s: State) -> dict[str, Tensor]:
         angle = 2 * math.pi * s.phase[:, None]
@@ -157,7 +184,7 @@ class Walking(Task):
             joints=s.joint_pos - self.stance,
             speeds=s.joint_vel,
             action=s.action,
-            command=s.command,
+            command=self.goal(s),
             clock=self.moving(s)[:, None] * torch.cat([angle.cos(), angle.sin()], 1),
         )
 
@@ -203,9 +230,10 @@ class Walking(Task):
         return (squared(velocities[..., :2]) * (self.swing(s) == 0)).sum(1)
 
     def reward(self, s: State) -> dict[str, Tensor]:
+        goal = self.goal(s)
         return dict(
-            velocity=gauss(s.velocity[:, :2] - s.command[:, :2], self.sigma),
-            yaw=gauss(s.gyro[:, 2:] - s.command[:, 2:], self.sigma),
+            velocity=gauss(s.velocity[:, :2] - goal[:, :2], self.sigma),
+            yaw=gauss(s.gyro[:, 2:] - goal[:, 2:], self.sigma),
             feet=gauss(self.feet(s) - self.swing_height * self.swing(s), self.sigma_feet),
             vertical=-(s.velocity[:, 2] ** 2),
             tumble=-squared(s.gyro[:, :2]),

@@ -33,7 +33,7 @@ class Humanoid(Walking):
     | symbol | meaning | unit, frame |
     |---|---|---|
     | v, ω | velocity and angular velocity of the base | m/s, rad/s; body |
-    | c | command | m/s, m/s, rad/s; body |
+    | c | command, or what moves to it by `acceleration` | m/s, m/s, rad/s; body |
     | z_f, ẑ_f | height of a sole, and that of the gait clock: lift · max(0, sin 2πφ_f) | m; world |
     | u | world's up, seen from the base (minus projected gravity) | 1; body |
     | z, ẑ | height of the base, and the wanted one | m; world |

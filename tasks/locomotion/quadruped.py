@@ -27,7 +27,7 @@ class Quadruped(Walking):
     | symbol | meaning | unit, frame |
     |---|---|---|
     | v, ω | trunk velocity and angular velocity | m/s, rad/s; body |
-    | c | command | m/s, m/s, rad/s; body |
+    | c | command, or what moves to it by `acceleration` | m/s, m/s, rad/s; body |
     | z_f, ẑ_f | foot height, and that of the gait clock: lift · max(0, sin 2πφ_f) | m; world |
     | u | world's up, seen from the trunk (minus projected gravity) | 1; body |
     | z, ẑ | trunk height, and the wanted one | m; world |

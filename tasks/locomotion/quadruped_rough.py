@@ -51,10 +51,6 @@ class RoughQuadruped(OnTerrain, Quadruped):
         return super().derived | {"below": self.ground_below, "beside": self.ground_beside}
 
     @property
-    def drives(self):
-        return None  # how fast it can go depends on the ground
-
-    @property
     def mirror(self):
         flat = super().mirror
 
@@ -86,7 +82,7 @@ class RoughQuadruped(OnTerrain, Quadruped):
         lowest = super().feet(s) - s.beside  # of each foot, above what is beside it
         velocities = s.span("FL_velocity", "RR_velocity").unflatten(1, (4, 3))
         speed = squared(velocities[..., :2]).sqrt()
-        goal = s.command[:, :2]
+        goal = self.goal(s)[:, :2]
         along = (s.velocity[:, :2] * goal).sum(1)
         return super().reward(s) | dict(
             clearance=-(self.swing(s) * (self.margin - lowest).clamp(min=0) ** 2).sum(1),

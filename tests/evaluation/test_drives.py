@@ -8,6 +8,7 @@ import torch
 from gpusim_rl.envs.task import Scores
 from gpusim_rl.evaluation import drives
 from gpusim_rl.evaluation.drives import Drive
+from gpusim_rl.evaluation.evaluate import evaluation_env
 from gpusim_rl.tasks.common.walking import drives as commands
 from tests.worlds import Stateless, make_config, make_env, make_task
 
@@ -141,6 +142,14 @@ def test_nothing_is_drawn_in_a_drive():
 
 
 def test_other_tasks_are_not_driven():
-    """Rough ground and a cart have no such commands."""
-    for name in ("cartpole", "quadruped_rough"):
-        assert make_task(name).drives is None
+    """A cart has no such commands."""
+    assert make_task("cartpole").drives is None
+
+
+def test_a_robot_of_rough_ground_is_driven_on_level_ground():
+    """All worlds have the plane alone, whose height is the same everywhere."""
+    rough, weights = make_task("quadruped_rough"), make_config("task=quadruped_rough").task.weights
+    env = evaluation_env(rough.on_level_ground(), 4, weights=weights, noise={}, seed=1)
+    s = env.current_state()
+    assert env.task.patches.kinds == ("flat",) and (s.below == s.below[0, 0]).all()
+    assert rough.patches.kinds != ("flat",) and rough.on_level_ground().drives is not None

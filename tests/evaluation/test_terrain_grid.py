@@ -38,7 +38,7 @@ def test_grid(run):
     succeed("play.py", *words, "mode=evaluate", "out=eval.json", cwd=run)
     grid, scores = (json.loads((run / f"{name}.json").read_text()) for name in ("grid", "eval"))
     assert grid["kinds"] == ["slope", "steps"] and grid["levels"] == 2
-    assert grid["all"]["success"] == scores["success"]
+    assert grid["all"]["success"] == scores["episodes_passed"]
     places = [(x["kind"], x["level"]) for x in grid["cells"]]
     assert places == [("slope", 0), ("slope", 1), ("steps", 0), ("steps", 1)]
     for parts in (grid["cells"], grid["by_kind"], grid["by_level"]):

@@ -67,6 +67,11 @@ def ring(patch: Patch, inner: tuple[float, float], outer: tuple[float, float], z
         patch.add(0, side * (y + far_y) / 2, z, x, (far_y - y) / 2)
 
 
+def flat(level: float, rng: np.random.Generator) -> Patch:
+    """The plane alone, on every level."""
+    return Patch()
+
+
 def slope(level: float, rng: np.random.Generator) -> Patch:
     """A ridge along y with a flat top: slopes of tan 0.05 to 0.5."""
     patch, top, length = Patch(), rng.uniform(0.4, 1.0), rng.uniform(2.6, 3.4)
@@ -193,6 +198,6 @@ KINDS: dict[str, Kind] = {
     kind.__name__: kind
     for kind in (
         *(slope, valley, stairs_up, stairs_down, steps),
-        *(stones, gaps, waves, rubble, pallets),
+        *(stones, gaps, waves, rubble, pallets, flat),
     )
 }

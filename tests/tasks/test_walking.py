@@ -1,0 +1,74 @@
+"""Commands whose change is limited: `task.acceleration` of the tasks that walk."""
+
+import pytest
+import torch
+
+from gpusim_rl.core.maths import squared
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.envs.mirror import derive_flips
+from tests.worlds import make_env, make_task
+
+LIMITS = (3.0, 2.0, 4.0)  # m/s², m/s², rad/s²
+
+
+@pytest.mark.parametrize("name", ["quadruped", "quadruped_rough", "humanoid"])
+def test_the_goal_moves_to_the_command(name):
+    """It starts at rest, changes by dt times the limits at most, arrives, and is what is seen."""
+    env = make_env(name, 16, acceleration=LIMITS, redraw=100.0)
+    task, s = env.task, env.current_state()
+    asked, before = s.command.clone(), s.goal.clone()
+    assert torch.equal(before, torch.zeros(16, 3)) and asked.abs().max() > 0.1
+    most = task.dt * torch.tensor(LIMITS)
+    for _ in range(3):
+        env.step(torch.zeros(16, task.action_width))
+        s = env.current_state()
+        running = s.time > 0  # other worlds have fallen, and begin anew
+        change = (s.goal - before)[running]
+        assert (change.abs() <= most + 1e-6).all()
+        rest = (s.command - s.goal).abs() < 1e-6
+        assert (rest[running] | ((change.abs() - most).abs() < 1e-6)).all()
+        assert torch.equal(task.observe(s)["command"], s.goal)
+        before = s.goal.clone()
+    late = s.with_(goal=asked - 0.5 * most, command=asked, time=s.time + 1)
+    torch.testing.assert_close(task.update(late, Rng(0, torch.arange(16)))["goal"], asked)
+
+
+def test_a_robot_that_slows_down_still_walks():
+    """The clock lifts feet until a command to stand is reached, and where a command reverses."""
+    task = make_task("quadruped", acceleration=LIMITS)
+    s = make_env("quadruped", 3, acceleration=LIMITS).current_state()
+    zero, fast = torch.zeros(3), torch.tensor([0.5, 0.0, 0.0])
+    s = s.with_(goal=torch.stack([fast, zero, zero]), command=torch.stack([zero, -fast, zero]))
+    assert task.moving(s).tolist() == [1.0, 1.0, 0.0]
+
+
+def test_the_mirror_is_that_of_the_command():
+    """The observation is mirrored as it is without limits."""
+    limited = make_task("quadruped", acceleration=LIMITS)
+    assert derive_flips(limited) == derive_flips(make_task("quadruped"))
+
+
+def test_rewards_are_paid_for_the_goal():
+    """Who moves as the goal does gets all of the tracking terms, whatever was asked."""
+    task = make_task("quadruped", acceleration=LIMITS)
+    s = make_env("quadruped", 2, acceleration=LIMITS).current_state()
+    s = s.with_(goal=task.followed(s), command=task.followed(s) + 1.0)
+    reward = task.reward(s)
+    assert reward["velocity"].tolist() == [1.0, 1.0] and reward["yaw"].tolist() == [1.0, 1.0]
+    mean_error = task.update(s, Rng(0, torch.arange(2)))["mean_error"]
+    assert (squared(mean_error) < 0.1).all()
+
+
+def test_without_limits_there_is_no_goal():
+    """A new command acts at once, and nothing more is remembered."""
+    s = make_env("quadruped", 2).current_state()
+    task = make_task("quadruped")
+    assert "goal" not in task.start(2, Rng(0, torch.arange(2)))
+    assert torch.equal(task.goal(s), s.command)
+
+
+def test_a_wrong_number_of_limits_is_one_line():
+    with pytest.raises(
+        ValueError, match=r"task\.acceleration=\[3\.0\]: expected 3 numbers or none"
+    ):
+        make_task("quadruped", acceleration=(3.0,))
