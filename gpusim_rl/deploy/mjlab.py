@@ -20,7 +20,7 @@ from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.tracing import reads, sample_inputs
 from gpusim_rl.robots.servos import actuators
-from gpusim_rl.tasks.common.walking import GATE, Walking
+from gpusim_rl.tasks.common.walking import Walking
 
 NAMES = {  # observation term of `Walking` → mjlab's name, and that in a deploy.yaml
     "gyro": ("base_ang_vel", "base_ang_vel"),
@@ -139,12 +139,15 @@ class MjlabActor(nn.Module):
         task, ranges = self.task, actuators(self.task.mjm)["control_range"]
         terms: dict[str, dict[str, Any]]
         terms = {name: {"history_length": n} for name, (n, _) in self.shapes.items()}
-        terms["clock"]["params"] = {"period": 1 / task.gait, "stand_threshold": GATE}
+        terms["clock"]["params"] = {"period": 1 / task.gait, "stand_threshold": task.least_command}
         ends = zip(task.command.ends(-1), task.command.ends(1), strict=True)
+        twist: dict[str, Any] = {"ranges": dict(zip(AXES, ends, strict=True))}
+        if task.acceleration:
+            twist["acceleration"] = dict(zip(AXES, task.acceleration, strict=True))
         about = {
             "step_dt": task.dt,
             "observations": {NAMES[name][1]: x for name, x in terms.items()},
-            "commands": {COMMAND: {"ranges": dict(zip(AXES, ends, strict=True))}},
+            "commands": {COMMAND: twist},
             "actions": {"JointPositionAction": {"clip": ranges if all(ranges) else None}},
         }
         return f"{json.dumps(about, indent=1)}\n"

@@ -13,7 +13,7 @@ from gpusim_rl.core.ranges import POSITIVE, Range
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
-from gpusim_rl.envs.terrain.kinds import KINDS, Kind
+from gpusim_rl.envs.terrain.kinds import KINDS, Kind, flat
 from gpusim_rl.envs.terrain.patches import Patches
 from gpusim_rl.envs.terrain.slots import add_boxes
 
@@ -65,7 +65,8 @@ class OnTerrain(Task):
     @cached_property
     def patches(self) -> Patches:
         values = {k: v for k, v in self.terrain.items() if k not in ("up", "down", "moves")}
-        return Patches(self.mjm, device=self.device, choices=self.kinds, **values)
+        choices = {**self.kinds, "flat": flat}  # of `on_level_ground`
+        return Patches(self.mjm, device=self.device, choices=choices, **values)
 
     def evaluation(self) -> Self:
         """Other patches of all levels, which stay."""
@@ -74,7 +75,7 @@ class OnTerrain(Task):
         return replace(super().evaluation(), terrain=self.terrain | judged)
 
     def on_level_ground(self) -> Self:
-        """On level ground of a middling friction."""
+        """On level ground, with the mean of `terrain.friction`."""
         friction = (sum(self.terrain["friction"]) / 2,) * 2
         level = dict(kinds=("flat",), levels=1, variants=1, first_level=0, level=None, moves=False)
         return replace(self, terrain=self.terrain | level | dict(friction=friction))

@@ -19,7 +19,6 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 1.0), (0.2, 0.6, 1.0), (0.2, 0.6, 1.0)  # of the
 PAIRS = (0.5, 0, 0.5), (-0.5, 0, 0.5), (0.5, 0.6, 0), (-0.5, 0.6, 0), (0, 0.6, 0.6), (0.75, 0, -0.3)
 AVERAGE = 0.5  # s: time constant of the mean error of the velocity
 FAR = 0.5  # m/s, rad/s: δ, from which a mean error costs no more: else falling would be cheaper
-GATE = 0.1  # a command of a smaller norm asks to stand
 
 
 class StartSpread(NamedTuple):
@@ -48,6 +47,7 @@ class Walking(Task):
     knee: ClassVar[int]  # which number of `gait_pose` bends the knee
     offsets: ClassVar[tuple[float, ...]]  # turns of the clock by which each foot is late
     spread: ClassVar[StartSpread] = StartSpread()
+    least_command: ClassVar[float] = 0.1  # a command of a smaller norm asks to stand
     ranges: ClassVar = dict(
         fastest=AT_LEAST_0,
         redraw=POSITIVE,
@@ -97,6 +97,7 @@ class Walking(Task):
             raise ValueError(
                 f"task.acceleration={[*self.acceleration]}: expected 3 numbers or none"
             )
+        self.goal_step = self.tensor(self.acceleration) * self.dt  # of a control step
         legs, nu = len(self.feet_names), self.mjm.nu
         if not self.lift_direction and len(self.gait_pose) * legs != nu:
             expected = f"expected {nu // legs} numbers, one for each joint of a leg"
@@ -138,14 +139,10 @@ class Walking(Task):
         again = (self.steps_since_command(s) == 0)[:, None]
         fresh = self.draw_command(rng) * (1 - s.still)[:, None]
         command = torch.where(again, fresh, s.command)
-        goal, ramp = command, {}
-        if self.acceleration:
-            step = self.dt * self.constant(self.acceleration)
-            # of the command before a draw: a robot draws none
-            goal = s.goal + (s.command - s.goal).clamp(-step, step)
-            ramp = dict(goal=goal)
-        mean_error = torch.lerp(s.mean_error, self.followed(s) - goal, self.dt / AVERAGE)
-        return ramp | dict(
+        goal = dict(goal=self.next_goal(s)) if self.acceleration else {}
+        error = self.followed(s) - goal.get("goal", command)
+        mean_error = torch.lerp(s.mean_error, error, self.dt / AVERAGE)
+        return goal | dict(
             command=command,
             mean_error=torch.where(again, 0.0, mean_error),
             phase=(s.phase + self.dt * self.gait) % 1.0,
@@ -165,11 +162,16 @@ class Walking(Task):
         return torch.cat([s.velocity[:, :2], s.gyro[:, 2:]], 1)
 
     def moving(self, s: State) -> Tensor:
-        """(B,) 1 where a motion is commanded or still slowed down, else 0."""
-        fast = squared(s.command)
+        """(B,) 1 where the command or the goal asks for a motion, else 0."""
+        square = squared(s.command)
         if self.acceleration:
-            fast = torch.maximum(fast, squared(s.goal))
-        return (fast > GATE**2).float()
+            square = torch.maximum(square, squared(s.goal))
+        return (square > self.least_command**2).float()
+
+    def next_goal(self, s: State) -> Tensor:
+        """(B, 3) `s.goal`, moved to the command by as much as a control step allows."""
+        # not to the one that `update` draws: no robot knows it (envs/tracing.py)
+        return s.goal + (s.command - s.goal).clamp(-self.goal_step, self.goal_step)
 
     # Why: docs/decisions/0109-commands-have-an-acceleration.md
     def goal(self, s: State) -> Tensor:

@@ -65,6 +65,7 @@ class Humanoid(Walking):
     knee: ClassVar = 3
     offsets: ClassVar = (0.0, 0.5)
     spread: ClassVar = StartSpread(height=0.01, tilt=0.05, speed=0.2)
+    least_command: ClassVar = 0.05
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -89,7 +89,7 @@ CASES: dict[str, dict[str, Any]] = {
     "observation delay": {"observation_delay": (0, 3)},
     "biases": {"randomise": {"bias": BIAS, "encoder": uniform(-0.05, 0.05)}},
     "drop-out": {"dropout": {"gyro": 0.3, "joint_pos": 0.1}},
-    "limited commands": {"acceleration": (3.0, 2.0, 4.0)},
+    "limited commands": {"acceleration": (3.0, 2.0, 4.0), "redraw": 0.1},
     "motor": {"actuator": dict(kind="dc", stall=[24, 24, 46], no_load=30, delay=0.01)},
     "all": {
         "history": {"gyro": 3, "action": 4},

@@ -86,6 +86,7 @@ def test_who_speaks_so():
         return fits(env.task, env.term_widths)
 
     assert says("humanoid") and says("quadruped", hide=("gyro",))
+    assert says("humanoid", acceleration=(2.0, 1.0, 2.5))
     assert not any(says("quadruped", hide=(name,)) for name in ("clock", "up"))
     assert not any(says(name) for name in ("quadruped_rough", "getup", "drone", "reach"))
     env = fresh_env(make_task("humanoid"), "humanoid", worlds=1)

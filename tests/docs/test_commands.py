@@ -66,8 +66,6 @@ LISTED = {
     f"{REGISTRY} promote quadruped candidate released better_than=released": LONG,
     f"{REGISTRY} promote quadruped candidate released not_worse_than=released": LONG,
     "python train.py task=quadruped recipe=robot gate=true": LONG,
-    "python train.py recipe=robot gate=true seed=1 iterations=1000 'curriculum={task.fastest: "
-    "{from: [1.3, 0.65, 1.3], to: [1.0, 0.5, 1.0], by: iteration, start: 440, stop: 540}}'": LONG,
     "python -m pip install 'dist/gpusim_rl-*.whl'": WHEEL,
     ". .venv/bin/activate": SHELL,
     "python train.py task=quadruped device=cuda": GPU,

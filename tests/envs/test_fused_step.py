@@ -28,6 +28,8 @@ def words(task: str, num_envs: int = 12) -> list[str]:
     plan_word = "curriculum=" + json.dumps(plan).replace('"', "").replace(" ", "")
     about = [f"task={task}", f"num_envs={num_envs}", "num_steps=8", "task.episode=0.6", *SMALL]
     about += ["algo.num_minibatches=1"]
+    if task == "quadruped":  # a memory of the command, which is drawn anew
+        about += ["task.acceleration=[3,2,4]", "task.redraw=0.1"]
     about += ["task.observation_delay=[0,2]", f"task.dropout.{reading}=0.2", plan_word, *extra]
     terms = make_iteration(make_config(f"task={task}", *SMALL, "fuse=off", "num_envs=2"))
     about += [f"task.history.{next(iter(terms.env.term_widths))}=3"]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gpusim_rl.envs.task import Scores
+from gpusim_rl.envs.terrain.kinds import KINDS
 from gpusim_rl.evaluation import drives
 from gpusim_rl.evaluation.drives import Drive
-from gpusim_rl.evaluation.evaluate import evaluation_env
 from gpusim_rl.tasks.common.walking import drives as commands
 from tests.worlds import Stateless, make_config, make_env, make_task
 
@@ -146,10 +146,17 @@ def test_other_tasks_are_not_driven():
     assert make_task("cartpole").drives is None
 
 
-def test_a_robot_of_rough_ground_is_driven_on_level_ground():
-    """All worlds have the plane alone, whose height is the same everywhere."""
+def test_a_robot_of_rough_ground_is_driven_on_level_ground(monkeypatch):
+    """All worlds have the plane alone, of the mean friction, whatever kinds the task has."""
     rough, weights = make_task("quadruped_rough"), make_config("task=quadruped_rough").task.weights
-    env = evaluation_env(rough.on_level_ground(), 4, weights=weights, noise={}, seed=1)
-    s = env.current_state()
+    made, make = [], drives.evaluation_env
+    monkeypatch.setattr(
+        drives, "evaluation_env", lambda *x, **y: made.append(make(*x, **y)) or made[-1]
+    )
+    monkeypatch.setattr(type(rough), "kinds", {"slope": KINDS["slope"]})
+    still = cast(Any, Stateless(lambda obs: torch.zeros(len(obs), 12)))
+    drives.drive(still, rough, weights=weights, commands=torch.zeros(4, 3), times=(0.1, 0.05))
+    (env,) = made
+    s, friction = env.current_state(), rough.terrain["friction"]
     assert env.task.patches.kinds == ("flat",) and (s.below == s.below[0, 0]).all()
-    assert rough.patches.kinds != ("flat",) and rough.on_level_ground().drives is not None
+    assert env.task.patches.friction.tolist() == pytest.approx([sum(friction) / 2])
