@@ -112,7 +112,7 @@ def walk(tmp_path_factory):
         Recorder(env, bridge),
     )
     recorder.run(actor, [(0.0, (0.6, 0.0, 0.0)), (0.2, (0.2, -0.2, 0.5))], 0.6)
-    recorder.run(actor, [(0.0, (0.0, 0.0, 0.0)), (0.2, (0.05, 0.02, 0.0))], 0.4)
+    recorder.run(actor, [(0.0, (0.0, 0.0, 0.0)), (0.2, (0.03, 0.02, 0.0))], 0.4)
     return bridge, path, recorder.save(folder / "trace")
 
 
