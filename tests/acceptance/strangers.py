@@ -40,7 +40,7 @@ NEAR = 1e-4  # of an observation, in its unit
 # shares of the largest commands, and commands [m/s, m/s, rad/s] that start no gait clock
 WALK: Schedule = [(0, (0.6, 0, 0)), (3, (1, 0, 0)), (6, (0, 0.8, 0)), (9, (0.5, 0, 0.8))]
 WALK += [(13, (-0.6, 0, 0))]
-STAND: Schedule = [(0, (0, 0, 0)), (2, (0.05, 0, 0)), (4, (0, 0.06, 0)), (6, (0, 0, 0.08))]
+STAND: Schedule = [(0, (0, 0, 0)), (2, (0.03, 0, 0)), (4, (0, 0.04, 0)), (6, (0, 0, 0.04))]
 
 
 def judge(run: Path, seeds: int, folder: Path) -> bool:
@@ -52,6 +52,8 @@ def judge(run: Path, seeds: int, folder: Path) -> bool:
 
     opened = Run.open(run)
     cfg = load_config(opened).replace({"sim": {"name": "native", "threads": 1}, "device": "cpu"})
+    if cfg.plain["task"].get("acceleration"):
+        raise SystemExit(f"{run}: mjlab's words know no task.acceleration: take one of recipe=fast")
     iteration = make_iteration(cfg, num_envs=1)
     newest = opened.checkpoints.latest()
     iteration.policy.load(load(newest)[0], str(newest))

@@ -1,5 +1,6 @@
 """A walking robot's network speaks mjlab's words: by hand, and as gaitkeeper reads it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_who_speaks_so():
     env = fresh_env(make_task("humanoid"), "humanoid", worlds=1)
     env.task.mjm.site("imu").quat = [0, 0, 0, 1]
     assert not fits(env.task, env.term_widths)
+
+
+def test_the_deploy_yaml_has_the_limits_of_a_command():
+    """That below which the clock stands still, and how fast the velocity to follow changes."""
+    _, _, bridge = networks("humanoid", acceleration=(2.0, 1.0, 2.5))
+    about = json.loads(bridge.deploy_yaml())
+    assert about["observations"]["gait_phase"]["params"]["stand_threshold"] == 0.05
+    limits = about["commands"]["twist"]["acceleration"]
+    assert limits == {"lin_vel_x": 2.0, "lin_vel_y": 1.0, "ang_vel_z": 2.5}
 
 
 # -- gaitkeeper --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ LIMITS = (3.0, 2.0, 4.0)  # m/s², m/s², rad/s²
 
 @pytest.mark.parametrize("name", ["quadruped", "quadruped_rough", "humanoid"])
 def test_the_goal_moves_to_the_command(name):
-    """It starts at rest, changes by dt times the limits at limit, arrives, and is what is seen."""
+    """It starts at rest, changes by dt times the limits at most, arrives, and is what is seen."""
     env = make_env(name, 16, acceleration=LIMITS, redraw=100.0)
     task, s = env.task, env.current_state()
     command, before = s.command.clone(), s.goal.clone()
@@ -61,6 +61,13 @@ def test_the_mirror_is_that_of_the_command():
     """The observation is mirrored as it is without limits."""
     limited = make_task("quadruped", acceleration=LIMITS)
     assert derive_flips(limited) == derive_flips(make_task("quadruped"))
+
+
+def test_a_small_command_makes_a_humanoid_walk():
+    """It lifts its feet at 0.06 m/s, where the quadruped stands."""
+    for name, moves in (("humanoid", 1.0), ("quadruped", 0.0)):
+        s = make_env(name, 1).current_state().with_(command=torch.tensor([[0.06, 0.0, 0.0]]))
+        assert make_task(name).moving(s).item() == moves
 
 
 def test_rewards_are_paid_for_the_goal():
