@@ -4,6 +4,7 @@
 # CPU=1 installs torch without CUDA, which is a third of the size.
 # TORCH is the torch to install, for example make train TORCH=torch==2.13.0.
 # EXTRAS are optional parts to install, for example EXTRAS=mjx,robots.
+# WITH is the commit that `make same` compares with, SINCE the one of `make test-changed`.
 # CUDA_VENV is the environment of `make cuda-test`, which has torch's CUDA build.
 PYTHON ?= python3
 VENV   ?= .venv
@@ -12,7 +13,10 @@ CPU    ?=
 EXTRAS ?=
 ARGS   ?=
 CUDA_VENV ?= .venv-cuda
+WITH   ?=
+SINCE  ?= HEAD
 BIN    := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # the name of a comma in arguments of functions
@@ -32,7 +36,7 @@ OTHER   = $(lastword $(shell cat $(filter-out $(INSTALLED).%,$(wildcard $(VENV)/
           /dev/null))
 TASK   := $(if $(filter task=%,$(ARGS)),,task=quadruped)
 
-.PHONY: train demo web play test matrix-test gpu-test gpu-check cuda-test bench gallery docs wheel check clean
+.PHONY: train demo web play test test-fast test-changed test-all same matrix-test gpu-test gpu-check cuda-test bench gallery docs wheel check clean
 
 train: $(READY)
 	$(BIN)/python train.py $(TASK) $(ARGS)
@@ -48,12 +52,28 @@ web: $(call parts,web)
 play: $(READY)
 	$(BIN)/python play.py $(ARGS)
 
+# all tests but the slow ones
 test: $(call parts,dev)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	$(PYTEST) $(ARGS)
+
+# a minute's worth of tests, of every room
+test-fast: $(call parts,dev)
+	$(PYTEST) -p tests.fast --fast $(ARGS)
+
+# the tests that reach what is not committed, nearest first; SINCE=main takes a branch's commits
+test-changed: $(call parts,dev)
+	$(PYTEST) -p tests.changed --since=$(SINCE) $(ARGS)
+
+test-all: $(call parts,dev)
+	$(PYTEST) -m 'not gpu and not simulated and not matrix' $(ARGS)
+
+# are the numbers of short trainings those of another commit, bit for bit? make same WITH=HEAD~1
+same: $(call parts,dev)
+	$(BIN)/python -m tests.same $(WITH)
 
 # every task on MuJoCo C and on MuJoCo Warp: contract, five iterations, the same bits again
 matrix-test: $(call parts,dev)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m matrix $(ARGS)
+	$(PYTEST) -m matrix $(ARGS)
 
 gpu-test: $(call parts,dev)
 	$(BIN)/python -m pytest -m gpu $(ARGS)

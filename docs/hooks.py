@@ -1,8 +1,8 @@
 """Pages that MkDocs makes from other files of the repository, so that they are never out of date.
 
-Home is README.md and Changes is CHANGELOG.md. Configuration lists the keys of conf/, Decisions the
-pages of docs/decisions/, and API has a page for each package. The site's `llms.txt` is
-docs/llms.txt, with links to pages as they are called there.
+Home, Contributing and Changes are README.md, CONTRIBUTING.md and CHANGELOG.md. Configuration lists
+the keys of conf/, Decisions the pages of docs/decisions/, and API has a page for each package. The
+site's `llms.txt` is docs/llms.txt, with links to pages as they are called there.
 """
 
 import re
@@ -62,7 +62,8 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages."""
-    pages = {"index.md": home(), "changelog.md": read("CHANGELOG.md")}
+    pages = {"index.md": page("README.md"), "contributing.md": page("CONTRIBUTING.md")}
+    pages["changelog.md"] = read("CHANGELOG.md")
     pages["configuration.md"] = configuration()
     pages["decisions/index.md"] = decisions()
     for name, modules in packages().items():
@@ -78,10 +79,11 @@ def read(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def home() -> str:
-    """README.md, with links that hold within docs/."""
-    text = re.sub(r"\]\(docs/([^)]+)\)", r"](\1)", read("README.md"))
+def page(path: str) -> str:
+    """A page that lies beside docs/, with links that hold within it."""
+    text = re.sub(r"\]\(docs/([^)]+)\)", r"](\1)", read(path))
     text = text.replace("](decisions/)", "](decisions/index.md)")
+    text = text.replace("](CONTRIBUTING.md)", "](contributing.md)")
     return text.replace("](CHANGELOG.md)", "](changelog.md)")
 
 

@@ -59,7 +59,8 @@ def source_files(root: Path) -> list[Path]:
 def imported_names(source: str) -> set[str]:
     """Dotted names of all that a module imports, also inside functions; relative ones as `.name`.
 
-    A constant first argument of `import_module` counts as an import.
+    A constant first argument of `import_module` counts as an import. Of an f-string it is what
+    comes before its first value, with a dot at the end.
     """
     names = set()
     for node in ast.walk(ast.parse(source)):
@@ -72,6 +73,8 @@ def imported_names(source: str) -> set[str]:
             called = node.func
             name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
             first = node.args[0]
+            if isinstance(first, ast.JoinedStr):
+                first = first.values[0]
             if name == "import_module" and isinstance(first, ast.Constant):
                 names.add(str(first.value))
     return names

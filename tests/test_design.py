@@ -1,4 +1,5 @@
-"""docs/design.md is a short map, and what it names is there; each decision is named by the code."""
+"""docs/design.md is a short map, and what it and CONTRIBUTING.md name is there; each decision is
+named by the code."""
 
 import ast
 import re
@@ -6,6 +7,7 @@ import re
 from tests.packages import FLOORS, ROOT
 
 TEXT = (ROOT / "docs" / "design.md").read_text()
+MODELS = (ROOT / "CONTRIBUTING.md").read_text()
 PATH = r"[\w/]+\.py"
 LONGEST = 250  # lines of the map
 DECISIONS = {path.name: path.read_text() for path in (ROOT / "docs" / "decisions").iterdir()}
@@ -45,8 +47,8 @@ def test_the_map_is_short_and_has_every_room():
 
 
 def test_what_the_design_names_is_there():
-    """A path in docs/design.md is a file, and a name behind it is defined in that file."""
-    named = re.findall(rf"(?<![\w/>])({PATH})(?::([\w.]*\w))?", TEXT)
+    """A path in docs/design.md or CONTRIBUTING.md is a file, and defines the name behind it."""
+    named = re.findall(rf"(?<![\w/>])({PATH})(?::([\w.]*\w))?", TEXT + MODELS)
     assert len(named) > 70 and sum(bool(name) for _, name in named) > 25
     for path, name in named:
         file = next(p for p in (ROOT / path, ROOT / "gpusim_rl" / path) if p.exists())

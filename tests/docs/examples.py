@@ -7,7 +7,8 @@ from typing import NamedTuple
 from tests.worlds import ROOT
 
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+DOCS = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+PAGES = ("README.md", "CONTRIBUTING.md", *DOCS)
 
 
 class Block(NamedTuple):

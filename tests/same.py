@@ -1,0 +1,224 @@
+"""Are the numbers of short trainings those of another commit? A refactor must leave them.
+
+    make same WITH=HEAD~1                 (or python -m tests.same HEAD~1)
+
+Every task and every learner trains here and in a copy of the other commit, each on one core. What
+is compared: all tensors of the last checkpoint, all numbers of metrics.jsonl and eval.json but
+times, and the joint targets that policy.onnx answers fixed rows with, bit for bit. A name may
+change: what has another name there and the same numbers is listed, and is no difference. The exit
+code is 1 if anything differs.
+
+Each commit is asked by its own copy of this file, as far as it has one, so that formats may change.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
+SMALL = ("num_envs=16", "num_steps=8", "iterations=3", "episodes=4", "task.episode=0.4")
+SMALL += ("log=none", "report=false", "sim=native", "sim.threads=1", "threads=1", "device=cpu")
+SMALL += ("algo.hidden=[16,16]",)
+SAC = ("algo=sac", "algo.warmup=128", "algo.batch_size=64")
+# name → words of train.py. A task's own case trains it with PPO and the kernels of its step; the
+# others share one task, whose mirror image is known and whose kernels are quick to write.
+CASES: dict[str, tuple[str, ...]] = {task: (f"task={task}",) for task in TASKS} | {
+    "robot": ("task=quadruped", "recipe=robot"),
+    "unfused": ("task=cartpole", "fuse=off", "algo.fused=false"),
+    "symmetry net": ("task=cartpole", "algo.symmetry=net"),
+    "symmetry augment": ("task=cartpole", "algo.symmetry=augment"),
+    "symmetry none": ("task=cartpole", "algo.symmetry=none"),
+    "gru": ("task=cartpole", "algo.memory=gru"),
+    "attention": ("task=cartpole", "algo.memory=attention"),
+    "rnd": ("task=cartpole", "reward=rnd"),
+    "sac": ("task=cartpole", *SAC),
+    "sac quadruped": ("task=quadruped", *SAC),
+    "distill": ("task=cartpole", "algo=distill", "teacher=cartpole"),
+    "distill gru": ("task=cartpole", "algo=distill", "teacher=cartpole", "algo.memory=gru"),
+    "ray in step": ("task=cartpole", "cluster=ray", "cluster.sync=true", "fuse=off"),
+}
+CLOCKED = ("time", "steps_per_s", "system/", "cluster/", "memory")  # begin names of measured time
+ROWS = 8  # that the exported policy is asked
+
+
+def digest(values: Iterable[Any]) -> str:
+    """A short hash of arrays, with their shapes and types, or of numbers."""
+    import numpy as np
+
+    sha = hashlib.sha256()
+    for value in values:
+        array = np.ascontiguousarray(value)
+        sha.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return sha.hexdigest()[:16]
+
+
+def weights(run: Path) -> dict[str, str]:
+    """The hash of each tensor of the last checkpoint."""
+    from safetensors.numpy import load_file
+
+    newest = max((run / "checkpoints").glob("*.safetensors"), key=lambda file: int(file.stem))
+    return {f"state {name}": digest([x]) for name, x in load_file(newest).items()}
+
+
+def metrics(run: Path) -> dict[str, str]:
+    """The hash of each column of metrics.jsonl and of each number of eval.json."""
+    columns: dict[str, list[Any]] = defaultdict(list)
+    for line in (run / "metrics.jsonl").read_text().splitlines():
+        for name, value in json.loads(line).items():
+            columns[f"metric {name}"].append(value)
+    for name, value in json.loads((run / "eval.json").read_text()).items():
+        columns[f"evaluation {name}"].append(value)
+    return {
+        name: digest([json.dumps(values)])
+        for name, values in columns.items()
+        if not name.split(" ", 1)[1].startswith(CLOCKED)
+    }
+
+
+def targets(run: Path) -> dict[str, str]:
+    """The hash of each output of policy.onnx, step by step over fixed rows.
+
+    A row depends on the width of an input alone, so that inputs may have other names.
+    """
+    import numpy as np
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(run / "policy.onnx", providers=["CPUExecutionProvider"])
+    answers: dict[str, list[Any]] = defaultdict(list)
+    for row in range(ROWS):
+        feed = {}
+        for slot in session.get_inputs():
+            shape = [size if isinstance(size, int) else 1 for size in slot.shape]
+            angles = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+            values = np.sin(angles + 0.7 * row)
+            kinds = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+            kinds |= {"tensor(bool)": bool, "tensor(int64)": np.int64}
+            feed[slot.name] = values.astype(kinds[slot.type])
+        for slot, value in zip(session.get_outputs(), session.run(None, feed), strict=True):
+            answers[f"target {slot.name}"].append(value)
+    return {name: digest(values) for name, values in answers.items()}
+
+
+def train_case(name: str) -> dict[str, str]:
+    """Train a case in the working directory; the hashes of all that came out."""
+    from gpusim_rl.commands.train import configure, train
+
+    run = Path(name.replace(" ", "-"))
+    train(configure(*SMALL, *CASES[name], f"run_dir={run}"))
+    return weights(run) | metrics(run) | targets(run)
+
+
+def hash_cases(out: Path, names: Iterable[str]) -> None:
+    """Write the hashes of all cases as JSON; each trains in a process that is forked from this."""
+    import torch
+
+    import gpusim_rl.training.trainer  # noqa: F401  what all need is loaded once
+
+    torch.set_num_threads(1)
+    here, hashes = out.parent, {}
+    for name in names:
+        begun, answer = time.perf_counter(), here / "answer.json"
+        answer.unlink(missing_ok=True)
+        if not (child := os.fork()):
+            with open(here / "log.txt", "w") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+                try:
+                    os.chdir(here)
+                    answer.write_text(json.dumps(train_case(name)))
+                except BaseException:
+                    traceback.print_exc()
+                    log.flush()
+            os._exit(0)
+        os.waitpid(child, 0)
+        if answer.exists():
+            hashes[name] = json.loads(answer.read_text())
+        else:
+            last = (here / "log.txt").read_text().strip().splitlines()[-1:]
+            hashes[name] = {f"error: {' '.join(last)}": "none"}
+        print(f"{name}: {time.perf_counter() - begun:.1f} s", file=sys.stderr, flush=True)
+    out.write_text(json.dumps(hashes))
+
+
+def differences(mine: dict[str, str], theirs: dict[str, str]) -> tuple[list[str], list[str]]:
+    """(what differs between the hashes of a case, what only has another name), a line each."""
+    wrong = [f"{name} differs" for name in mine if name in theirs and mine[name] != theirs[name]]
+    renamed, left = [], {name: x for name, x in theirs.items() if name not in mine}
+    for name in [name for name in mine if name not in theirs]:
+        kind = name.split(" ")[0]
+        same = [old for old in left if left[old] == mine[name] and old.split(" ")[0] == kind]
+        if same:
+            renamed.append(f"{same[0]} is now {name}")
+            del left[same[0]]
+        else:
+            wrong.append(f"{name} is only here")
+    return wrong + [f"{name} is only there" for name in left], renamed
+
+
+def unpack(commit: str, folder: Path) -> None:
+    """Write the files of a commit into a folder, with this program if it has none."""
+    done = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"error: WITH={commit}: {done.stderr.decode().strip()}")
+    archive = folder.with_suffix(".tar")
+    archive.write_bytes(done.stdout)
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="tar")
+    if not (folder / "tests" / "same.py").exists():
+        (folder / "tests" / "same.py").write_bytes(Path(__file__).read_bytes())
+
+
+def compare(commit: str, names: list[str]) -> bool:
+    """Print what differs between here and a commit, case by case; whether nothing does."""
+    with tempfile.TemporaryDirectory() as temporary:
+        there, asked = Path(temporary) / "there", []
+        unpack(commit, there)
+        for label, folder in (("mine", ROOT), ("theirs", there)):
+            work = Path(temporary) / label
+            work.mkdir()
+            line = [sys.executable, "-m", "tests.same", f"out={work / 'hashes.json'}", *names]
+            env = os.environ | {"PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
+            asked.append((work, subprocess.Popen(line, cwd=folder, env=env)))
+        if any([process.wait() for _, process in asked]):
+            raise SystemExit("error: a checkout could not be asked: see above")
+        mine, theirs = (json.loads((work / "hashes.json").read_text()) for work, _ in asked)
+    equal = True
+    for case in sorted(mine.keys() | theirs.keys()):
+        if case not in mine or case not in theirs:
+            print(f"{case}: only {'there' if case in theirs else 'here'}")
+            equal = False
+            continue
+        wrong, renamed = differences(mine[case], theirs[case])
+        errors = [name for name in mine[case] if name.startswith("error")]
+        equal = equal and not (wrong or errors)
+        print(f"{case}: {'DIFFERS' if wrong or errors else f'equal, {len(mine[case])} hashes'}")
+        for line in (errors + wrong)[:12] + [f"(renamed: {line})" for line in renamed]:
+            print(f"    {line}")
+        if len(wrong) > 12:
+            print(f"    and {len(wrong) - 12} more")
+    return equal
+
+
+def main() -> None:
+    """Compare with a commit; `out=FILE` hashes the cases of this checkout instead."""
+    words = sys.argv[1:]
+    if words and words[0].startswith("out="):
+        return hash_cases(Path(words[0][4:]), words[1:] or CASES)
+    if not words or not words[0]:
+        raise SystemExit("error: say the commit to compare with: make same WITH=HEAD~1")
+    raise SystemExit(not compare(words[0], words[1:]))
+
+
+if __name__ == "__main__":
+    main()
