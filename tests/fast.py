@@ -1,18 +1,20 @@
 """Which tests are fast: the pytest plugin of `make test-fast`, by the seconds that tests took.
 
-tests/seconds.txt lists the test functions that take longer than LIMIT, and the fixtures that many
-tests share and that take longer than SHARED. A function that is not listed is fast. Of a function
-with many parameters as many of the first are fast as fit into LIMIT. A test that asks for a listed
-fixture is not fast, and neither is one with the marker `slow`.
+tests/seconds.txt lists the tests that take longer than LIMIT, the functions whose parameters do so
+together, and the fixtures that many tests share and that take longer than SHARED. What is not
+listed is fast. Of a function with many parameters as many are fast as fit into LIMIT. A test that
+asks for a listed fixture is not fast, and neither is one with the marker `slow`.
 
     python -m pytest -p tests.fast --fast               the fast tests alone
-    make test-all ARGS="-p tests.fast --measure"        writes tests/seconds.txt
+    make test-all ARGS="-p tests.fast --measure"        writes tests/seconds.txt; a run of some
+                                                        tests leaves the other lines alone
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from statistics import mean
 from time import perf_counter
 
 import pytest
@@ -24,8 +26,9 @@ SHARED = 0.5  # [s] of a fixture of a module or of a session
 
 @cache
 def listed() -> dict[str, float]:
-    """A test function, as `path::name`, or `fixture name` → seconds, of one parameter."""
-    rows = [line.rsplit(" ", 1) for line in FILE.read_text().splitlines()]
+    """A test, a function of tests (then of one parameter), or `fixture name` → its seconds."""
+    text = FILE.read_text() if FILE.exists() else ""
+    rows = [line.rsplit(" ", 1) for line in text.splitlines()]
     return {name: float(seconds) for name, seconds in rows}
 
 
@@ -40,11 +43,13 @@ def fast(items: list[pytest.Item]) -> set[str]:
     answer = set()
     for item in items:
         name = function(item.nodeid)
-        spent[name] += listed().get(name, 0.0)
+        seconds = listed().get(item.nodeid, listed().get(name, 0.0))
         fixtures = getattr(item, "fixturenames", ())
         shared = any(f"fixture {fixture}" in listed() for fixture in fixtures)
-        if spent[name] <= LIMIT and not shared and not item.get_closest_marker("slow"):
-            answer.add(item.nodeid)
+        if shared or spent[name] + seconds > LIMIT or item.get_closest_marker("slow"):
+            continue
+        spent[name] += seconds
+        answer.add(item.nodeid)
     return answer
 
 
@@ -100,9 +105,13 @@ class Seconds:
         """Write the file, unless this is a worker."""
         if hasattr(session.config, "workerinput"):
             return
-        functions: dict[str, list[float]] = defaultdict(list)
+        functions: dict[str, dict[str, float]] = defaultdict(dict)
         for nodeid, seconds in self.tests.items():
-            functions[function(nodeid)].append(seconds)
-        rows = {name: x for name, x in self.fixtures.items() if x > SHARED}
-        rows |= {name: sum(x) / len(x) for name, x in functions.items() if sum(x) > LIMIT}
+            functions[function(nodeid)][nodeid] = seconds
+        rows = listed() | {name: x for name, x in self.fixtures.items() if x > SHARED}
+        for name in functions:
+            quick = [x for x in functions[name].values() if x <= LIMIT]
+            rows |= {test: x for test, x in functions[name].items() if x > LIMIT and "[" in test}
+            if name in rows or sum(quick) > LIMIT or not quick:
+                rows[name] = mean(quick or functions[name].values())
         FILE.write_text("".join(f"{name} {rows[name]:.2f}\n" for name in sorted(rows)))

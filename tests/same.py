@@ -48,7 +48,8 @@ CASES: dict[str, tuple[str, ...]] = {task: (f"task={task}",) for task in TASKS} 
     "distill gru": ("task=cartpole", "algo=distill", "teacher=cartpole", "algo.memory=gru"),
     "ray in step": ("task=cartpole", "cluster=ray", "cluster.sync=true", "fuse=off"),
 }
-CLOCKED = ("time", "steps_per_s", "system/", "cluster/", "memory")  # begin names of measured time
+# begin the names of what a clock measures
+CLOCKED = ("time", "steps_per_s", "share/", "cores", "system/", "cluster/", "memory")
 ROWS = 8  # that the exported policy is asked
 
 

@@ -1,6 +1,10 @@
 """Importing the package changes nothing in the user's process."""
 
+import pytest
+
 from tests.command_lines import run_python
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import ast, importlib, json, logging, os, signal, sys, warnings

@@ -25,7 +25,7 @@ def functions() -> set[str]:
 def test_seconds_are_of_tests_that_are_there():
     """tests/seconds.txt names no test that is gone; `python -m pytest -p tests.fast --measure` on
     all tests writes it anew."""
-    tests = {name for name in fast.listed() if not name.startswith("fixture ")}
+    tests = {fast.function(name) for name in fast.listed() if not name.startswith("fixture ")}
     assert tests <= functions() and len(tests) > 100
 
 

@@ -15,6 +15,8 @@ from tests import own_algorithms
 from tests.command_lines import command, environment, run_process
 from tests.worlds import ROOT
 
+pytestmark = pytest.mark.slow
+
 SMALL = ("num_envs=16", "num_steps=4", "episodes=4", "sim.threads=1", "device=cpu", "log=none")
 BUILT_FROM = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "conf", "tasks", "gpusim_rl")
 TASK = '''

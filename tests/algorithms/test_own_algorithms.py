@@ -58,6 +58,7 @@ def test_an_algorithm_of_ones_own(learners):
     assert said.count("tensors agree, bit by bit") == 3
 
 
+@pytest.mark.slow
 def test_an_own_algorithm_is_judged(learners):
     """The gate judges what it has trained: a quadruped after one iteration fails."""
     words = ("task=quadruped", *SMALL, "algo=mine", "run_dir=walker", "iterations=1")
@@ -68,6 +69,7 @@ def test_an_own_algorithm_is_judged(learners):
     assert gate.returncode == 1 and "policy.onnx fails the gate: " in gate.stderr, gate
 
 
+@pytest.mark.slow
 def test_an_own_algorithm_goes_on_to_the_bit(learners):
     """A run of 2 iterations that is continued to 4 ends with the tensors of one of 4."""
     words = ("task=cartpole", *SMALL, "algo=mine", *BARE)

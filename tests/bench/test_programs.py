@@ -19,6 +19,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 def test_tasks_has_a_row_for_each_pair(tmp_path):
     """Each task and sim is measured with the same keys, and the table has a row for each. A pair
     that fails is named, and the others go on."""

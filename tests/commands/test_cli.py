@@ -472,6 +472,7 @@ def test_onnx_file_that_is_none_of_ours(here, kind):
 # -- no display and no GL --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_off_screen_gl(here, trained):
     """Without a library for off-screen OpenGL, or without a driver behind it, one line says what to
     install."""
@@ -487,6 +488,7 @@ def test_no_off_screen_gl(here, trained):
     )
 
 
+@pytest.mark.slow
 def test_a_display_that_does_not_open(here, trained):
     """A DISPLAY on which no window opens gets one line, for the viewer and for a video through
     it."""
@@ -583,6 +585,7 @@ def test_no_login_needs_no_wandb(trained):
     assert Run(trained).config["log"]["name"] == "auto"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["wandb", "tensorboard"])
 def test_wandb_and_tensorboard(here, trained, name):
     """log=wandb without a login ends unasked with an offline run, log=tensorboard with event files;

@@ -267,6 +267,7 @@ def test_without_submitit(monkeypatch, capsys):
     assert not [*Path.cwd().iterdir()]
 
 
+@pytest.mark.slow
 def test_a_training_is_killed(here, monkeypatch, capfd):
     """SIGKILL ends one training; the other is whole, and the page of both is written."""
     monkeypatch.undo()

@@ -58,6 +58,7 @@ def test_every_name_is_replaced(name, kind):
     assert "pointer" not in rest.lower()
 
 
+@pytest.mark.slow
 def test_a_task_in_a_checkout(tmp_path):
     """In a copy of the repository the command writes a task, whose test passes: it trains and
     exports."""

@@ -154,6 +154,7 @@ def test_as_many_worlds_as_fit(monkeypatch, capsys):
         memory.make_fitting(cfg, SINGLE, {"num_steps": 4})
 
 
+@pytest.mark.slow
 def test_the_plan_is_measured_where_little_fits(monkeypatch):
     """Where the larger of the two measured numbers does not fit, smaller ones are measured."""
     cfg = make_config("task=cartpole", *SMALL, "device=cpu")

@@ -13,13 +13,14 @@ from gpusim_rl.config.trees import flatten
 from tests.command_lines import TINY, refused, succeed
 from tests.worlds import TASKS, composed, make_config
 
-DEPLOYABLE = [x for x in TASKS if "robot" in build_base("config", (f"task={x}",))["recipe"]]
+DEPLOYABLE = [x for x in TASKS if x not in ("ant", "cartpole", "hopper")]
 SHORT = (*TINY, "num_steps=8", "iterations=2", "episodes=2", "log=none")  # of eight minibatches
 
 
 def test_robots_have_a_recipe():
     """All tasks that can be deployed have recipe=robot, and no other has."""
-    assert {*TASKS} - {*DEPLOYABLE} == {"ant", "cartpole", "hopper"}
+    recipes = {x: build_base("config", (f"task={x}",))["recipe"] for x in TASKS}
+    assert [x for x in TASKS if "robot" in recipes[x]] == DEPLOYABLE
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -64,6 +64,7 @@ def test_the_environment_is_read_once(monkeypatch):
     assert group.rows(rows).tolist() == [10, 11]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["leave", "exit"])
 def test_the_threads_of_a_group_end_with_it(tmp_path, how):
     """No thread of gloo outlives `leave`, or the end of a script that forgot it, and none aborts
@@ -92,6 +93,7 @@ def test_no_graph_outlives_its_group(monkeypatch):
     assert captured.calls == 1 and not captured.reason
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_ends_the_others_in_one_line(tmp_path):
     """A rank is killed while it trains: the other says so in one line and ends with 1, soon."""
     words = ["task=cartpole", *TINY, "iterations=100000", "log=none", "run_dir=run"]

@@ -14,9 +14,11 @@ from tests.worlds import TASKS
 REMEMBER = [("cartpole", f"algo.memory={x}", "task.hide=[speeds]") for x in ("gru", "attention")]
 
 RND = ("cartpole", "reward=rnd")
+QUICK = ("cartpole", "quadruped")
+EACH = [pytest.param([x], marks=[pytest.mark.slow] * (x not in QUICK)) for x in TASKS]
 
 
-@pytest.mark.parametrize("words", [*([task] for task in TASKS), *REMEMBER, RND], ids=str)
+@pytest.mark.parametrize("words", [*EACH, *REMEMBER, RND], ids=str)
 def test_captured_is_eager(words):
     """Iterations of sim=warp with its kernels replayed leave the state of eager ones, bit by bit,
     restarts included."""

@@ -146,6 +146,7 @@ def listen(link: socket.socket) -> tuple[str, str]:
     return "127.0.0.1", str(link.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_the_loop_drives_a_robot_over_a_socket(trot, tmp_path):
     """With lost and late packets it stands up and walks; killed and started again it does so by the
     ramp; asked to stop, the robot lies down. 20 s of real time at 50 Hz."""

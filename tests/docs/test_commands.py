@@ -14,6 +14,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -106,6 +107,14 @@ MODES = {"time": "bench_time", "profile": "bench_profile"}  # of gpusim_rl.bench
 MODULES = {"torchrun": "torch.distributed.run", "pytest": "pytest"}  # in a process of their own
 PLAIN = ("gpusim_rl.verify", "gpusim_rl.fit_actuator", "gpusim_rl.report")  # without conf/
 PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
+
+
+QUICK = ("README.md", "CONTRIBUTING.md", "docs/first-run.md")  # all others are slow
+
+
+def quick_or_slow(page: str) -> Any:
+    """A page as a parameter: but for a newcomer's pages they are left to `make test-all`."""
+    return pytest.param(page, marks=[pytest.mark.slow] * (page not in QUICK))
 
 
 def log_csv(path: Path) -> None:
@@ -249,7 +258,7 @@ def in_place(words: list[str], here: Path) -> list[str]:
     return [word.replace("…", run.name) for word in words]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+@pytest.mark.parametrize("page", [quick_or_slow(page) for page in PAGES if commands(page)])
 def test_the_commands_of_a_page_run(page, base, tmp_path):
     """Each command of a page ends well, in the page's order."""
     here = tmp_path / "here"

@@ -55,6 +55,7 @@ def test_a_link_in_the_repository_leads_somewhere(page):
     assert not broken
 
 
+@pytest.mark.slow
 def test_a_link_on_the_site_leads_somewhere(site):  # noqa: F811
     """Each link and picture of a page of the site is a file of it, with the heading it names."""
     names: dict[Path, set[str]] = {}
@@ -76,6 +77,7 @@ def test_a_link_on_the_site_leads_somewhere(site):  # noqa: F811
     assert not broken, "\n".join(sorted(broken))
 
 
+@pytest.mark.slow
 def test_the_list_for_language_models_is_on_the_site(site):  # noqa: F811
     """llms.txt lies at the site's root, and each of its links is a page of the site."""
     links = LINK.findall((site / "llms.txt").read_text(encoding="utf-8"))

@@ -54,6 +54,7 @@ robot = Robot()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", EXAMPLES, ids=lambda block: f"{block.page}:{block.text[:30]!r}")
 def test_an_example_runs(block: Block, tmp_path: Path, trained: Path):
     """An example in Python ends well in a process of its own, in an empty directory."""

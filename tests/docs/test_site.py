@@ -13,6 +13,8 @@ from gpusim_rl.config import compose
 from tests.shared import shared
 from tests.worlds import ROOT, TASKS
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("mkdocs", reason="needs pip install 'gpusim_rl[docs]'")
 
 # What a browser loads by itself: scripts, styles, pictures, frames, fonts.

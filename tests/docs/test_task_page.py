@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 
+import pytest
 import torch
 
 from gpusim_rl.deploy.controller import Controller
@@ -15,6 +16,8 @@ from gpusim_rl.runs.run import Run
 from tests.command_lines import command
 from tests.docs.examples import commands, files
 from tests.worlds import ROOT
+
+pytestmark = pytest.mark.slow
 
 PAGE = "docs/task.md"
 STEPS = 100  # control steps of 32 worlds, whose episodes have 80

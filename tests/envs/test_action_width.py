@@ -75,6 +75,7 @@ def write_coupled(folder) -> None:
     file.write_text(file.read_text().replace("command: 1}", "command: 1, action: 1}"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "write, name, width", [(write_pair, "pair", 2), (write_coupled, "coupled", 1)]
 )

@@ -100,6 +100,7 @@ def test_heights_are_those_of_rays(kind):
         assert max(abs(np.array(around) - z)) > 4e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stairs_up", "rubble", "stones"])
 def test_warp_has_the_same_ground(kind):
     """One control step of a converged solver on the hardest patch: Warp moves as MuJoCo C does."""

@@ -31,6 +31,7 @@ def test_wilson():
     assert wilson(0, 0) == (0.0, 1.0)
 
 
+@pytest.mark.slow
 def test_grid(run):
     """Its parts add up to the whole, which is what mode=evaluate says; the picture is one."""
     words = ("run=run", "episodes=24")
@@ -56,6 +57,7 @@ def test_grid(run):
     assert picture.shape[0] > 200 and picture.std() > 10
 
 
+@pytest.mark.slow
 def test_several_worlds_in_a_film(run):
     """Five worlds make a square of nine pictures, of which the last four are black; each of the
     others has a robot on its own ground."""

@@ -153,6 +153,7 @@ def test_worlds_differ_as_planned(robot):
     assert worlds.qpos[1, 3:7] == pytest.approx([np.cos(0.5), 0, 0, np.sin(0.5)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["warp", pytest.param("mjx", marks=pytest.mark.matrix)])
 def test_other_engines_have_the_same_robots(robot, engine):
     """Another engine steps the robots: they weigh and slide as planned, and walk as in MuJoCo C."""

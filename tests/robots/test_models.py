@@ -127,6 +127,7 @@ def step_warp(model: mujoco.MjModel, states: np.ndarray) -> torch.Tensor:
     return sim.qvel.clone()
 
 
+@pytest.mark.slow
 def test_warp_has_a_right_sparse_jacobian():
     """Two robots of MuJoCo Warp move alike with either Jacobian. It refuses a dense one of six:
     those that are loaded dense move as robots of MuJoCo Warp with a sparse one."""

@@ -276,6 +276,7 @@ def test_only_a_urdf_has_a_picture_of_its_own(tmp_path):
     assert make_picture_model(make_config("task=quadruped")) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["quadruped", "quadruped_rough"])
 def test_a_film_of_worlds(tmp_path, task):
     """What is shown of a world has its rough ground, and moves as the simulated robot does."""

@@ -546,6 +546,7 @@ def test_warp_is_mujoco_on_the_quadruped():
     assert dq <= 1e-5 and dv <= 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("jax") is None, reason="the extra [mjx] is not installed")
 def test_mjx_in_float64_is_mujoco():
     """With JAX in float64 a control step of 100 states in contact agrees to rounding.

@@ -46,6 +46,7 @@ def test_a_fault_is_named(tmp_path, kind):
     assert any(part in line for part in says) and "\n" not in line
 
 
+@pytest.mark.slow
 def test_hostile_files_do_no_harm(tmp_path):
     """Twelve spoiled files: each command works or ends in one line, and nothing outside changes."""
     base, draws = prepare(tmp_path), Draw(7)

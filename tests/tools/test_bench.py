@@ -31,6 +31,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return command("-m gpusim_rl.bench", *words, cwd=folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sim", SMALL)
 def test_it_measures_every_level(tmp_path, sim):
     """Table and JSON hold every level, also of a policy that remembers; a ratio is the quotient of

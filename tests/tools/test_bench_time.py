@@ -43,6 +43,7 @@ def result(*rows: dict, speed: float = 1000.0) -> dict:
     return rest | {"actors": [{"iteration": 5 * i} | row for i, row in enumerate(rows, 1)]}
 
 
+@pytest.mark.slow
 def test_two_settings(tmp_path):
     """Each setting is trained; every second actor and the last are judged, with their time, samples
     and scores; the picture is one."""
@@ -92,6 +93,7 @@ def test_settings_take_turns(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("success after 1.0 s") == 6
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not in a checkout")
 def test_a_commit_trains_from_its_checkout(tmp_path):
     """The process of another commit imports that commit's files, and nothing is left of them."""

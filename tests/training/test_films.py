@@ -21,6 +21,7 @@ from tests.command_lines import EXPORTED, TINY, refused, succeed
 from tests.films import decoded
 
 
+@pytest.mark.slow
 def test_a_training_films_what_it_has_learned(tmp_path):
     """film_every= leaves a film of five seconds for its iterations, and nothing else."""
     words = ("task=cartpole", *TINY, "iterations=2", "film_every=2", "run_dir=run", "export=none")
@@ -137,6 +138,7 @@ def test_only_the_newest_waits(films):
     assert films.process is None and len(lines) == 5
 
 
+@pytest.mark.slow
 def test_the_end_makes_each_film_that_is_left(films):
     """That which is being made begins again; the one that waits and the one that is due follow."""
     films, lines, folder = films
@@ -151,6 +153,7 @@ def test_the_end_makes_each_film_that_is_left(films):
     assert not [*folder.iterdir()]
 
 
+@pytest.mark.slow
 def test_films_of_a_training_that_was_killed(films):
     """The one that goes on films the newest copy that is left, and the last checkpoint, whose film
     was due. A film that is there is not made again. A copy that is not filmed has a line, and

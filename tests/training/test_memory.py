@@ -35,6 +35,7 @@ def test_held_counts_each_byte_once():
     assert held_bytes([y, x], seen) == 0 and held_bytes(thing, set(), skip=(y,)) == 72
 
 
+@pytest.mark.slow
 def test_the_plan_is_what_is_there():
     """At a third number of worlds every part is what the plan says to 2 %; networks and optimizer
     do not grow."""
@@ -52,6 +53,7 @@ def test_the_plan_is_what_is_there():
     assert sum(plan.bytes(plan.largest + 1).values()) > 0.9 * plan.free
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -81,6 +83,7 @@ def test_warp_holds_its_capacities():
     assert few >= held_bytes(sim.d.contact, set()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["algo.memory=gru", "algo.num_minibatches=12"]])
 def test_it_is_printed(tmp_path, more):
     """train.py plan=true prints the parts and the largest num_envs, makes no run, and refuses in

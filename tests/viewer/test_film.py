@@ -125,6 +125,7 @@ def test_an_unknown_camera_is_refused(tmp_path):
 
 
 # the pipe to ffmpeg, which imageio leaves to Python to close
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:.*_io.FileIO:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("suffix", [".mp4", ".gif"])

@@ -64,6 +64,7 @@ def run(script: str, cwd: Path, **settings: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler")
 @pytest.mark.parametrize("first", ["ours", "mujoco's and ours"])
 def test_render_then_export_then_compile(tmp_path, first):

@@ -758,6 +758,7 @@ while "numpy" not in open(f"/proc/{{child.pid}}/maps").read():
     assert said.endswith("ended with the process that started it\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
 def test_a_page_in_a_browser(tmp_path, trained):
     """Chromium shows the page; its buttons pause and step; Ctrl-C ends it in one line."""
