@@ -14,6 +14,7 @@ import ast
 import json
 import os
 import random
+import re
 import shlex
 import signal
 import subprocess
@@ -23,7 +24,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from coverage import CoverageData
 
@@ -136,13 +137,21 @@ def draw(seed: int, count: int, lines: dict[Path, set[int]]) -> list[Mistake]:
     return [generator.choice(choices[generator.choice(sorted(choices))]) for _ in range(count)]
 
 
-def run(target: str, copy: Path) -> tuple[bool, float, str]:
-    """(whether a test failed, seconds, the first that did) of a target of the Makefile.
+class Answer(NamedTuple):
+    """What a target of the Makefile says of a mistake."""
 
-    Tests that go on for LONGEST have found a mistake, too: they do not end.
+    found: bool
+    seconds: float
+    test: str  # that failed first, or the last line
+
+
+def run(target: str, copy: Path, only: str = "") -> Answer:
+    """Run a target of the Makefile until a test fails, or only its tests of one file.
+
+    Tests that go on for LONGEST have found the mistake, too: they do not end.
     """
     dry = subprocess.run(
-        ["make", "-n", target, "ARGS=-x -q -p no:cacheprovider"],
+        ["make", "-n", target, f"ARGS=-x -q -p no:cacheprovider {only}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -157,10 +166,25 @@ def run(target: str, copy: Path) -> tuple[bool, float, str]:
         out, _ = process.communicate(timeout=LONGEST)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        return True, time.perf_counter() - begun, "does not end"
+        return Answer(True, time.perf_counter() - begun, "does not end")
     first = [x for x in out.splitlines() if x.startswith(("FAILED", "ERROR"))]
-    seconds = time.perf_counter() - begun
-    return process.returncode not in (0, NO_TESTS), seconds, (first or out.splitlines()[-1:])[0]
+    found = process.returncode not in (0, NO_TESTS)
+    return Answer(found, time.perf_counter() - begun, (first or out.splitlines()[-1:])[0])
+
+
+def ask(copy: Path) -> dict[str, Answer]:
+    """What each of LEVELS says of the mistake in a copy; test-all only if no other finds it.
+
+    Of test-fast the file that `test-changed` failed in comes first, since it takes seconds.
+    """
+    told = {"test-changed": run("test-changed", copy)}
+    if failed := re.match(r"(?:FAILED|ERROR) (tests/[\w/]+\.py)", told["test-changed"].test):
+        told["test-fast"] = run("test-fast", copy, failed[1])
+    if not failed or not told["test-fast"].found:
+        told["test-fast"] = run("test-fast", copy)
+    if not any(answer.found for answer in told.values()):
+        told["test-all"] = run("test-all", copy)
+    return told
 
 
 def main() -> None:
@@ -168,7 +192,7 @@ def main() -> None:
     words = dict(word.split("=", 1) for word in sys.argv[1:])
     seed, count = int(words.get("seed", 1)), int(words.get("count", 20))
     drawn = draw(seed, count, lines_that_ran(ROOT / words.get("coverage", ".coverage")))
-    rows = []
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(copy)], check=True)
@@ -177,21 +201,17 @@ def main() -> None:
             right = file.read_bytes()
             file.write_bytes(mistake.plant(right))
             print(f"{number}. {mistake.text()}", flush=True)
-            told: dict[str, tuple[bool, float, str]] = {}
-            for level in LEVELS:
-                if level == "test-all" and any(failed for failed, _, _ in told.values()):
-                    continue
-                told[level] = run(level, copy)
-                failed, seconds, first = told[level]
-                print(f"   {level}: {'found' if failed else 'NOT found'}, {seconds:.0f} s: {first}")
-                sys.stdout.flush()
+            told = ask(copy)
+            for level, (found, seconds, test) in told.items():
+                print(f"   {level}: {'found' if found else 'NOT found'}, {seconds:.0f} s: {test}")
+            sys.stdout.flush()
             file.write_bytes(right)
             rows.append({"mistake": mistake.text(), "told": told})
             if "out" in words:
                 Path(words["out"]).write_text(json.dumps(rows, indent=1))
     for level in LEVELS:
         asked = [row["told"][level] for row in rows if level in row["told"]]
-        print(f"{level}: found {sum(failed for failed, _, _ in asked)} of {len(asked)}")
+        print(f"{level}: found {sum(answer.found for answer in asked)} of {len(asked)}")
 
 
 if __name__ == "__main__":

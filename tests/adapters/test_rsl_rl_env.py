@@ -13,8 +13,6 @@ pytest.importorskip("rsl_rl", reason="rsl-rl-lib is missing: pip install 'gpusim
 if not shutil.which("git"):
     pytest.skip("rsl_rl's logger needs git", allow_module_level=True)
 
-from rsl_rl.runners import OnPolicyRunner
-
 from gpusim_rl.adapters import rsl_rl_env
 from tests.adapters.conftest import KEYS
 
@@ -59,6 +57,8 @@ def test_the_real_runner_trains():
     """Two iterations of rsl_rl's OnPolicyRunner, time-outs among them, change the actor; and its
     rewards are ours."""
     worlds = rsl_rl_env.make("quadruped", 8, **KEYS, **{"task.episode": 0.1})
+    from rsl_rl.runners import OnPolicyRunner  # imports a compiler, which takes seconds
+
     runner = OnPolicyRunner(worlds, rsl_config(8), device="cpu")
     before = {name: value.clone() for name, value in runner.alg.actor.state_dict().items()}
     runner.learn(2, init_at_random_ep_len=True)

@@ -42,7 +42,6 @@ LISTED = {
     "git clone … gpusim_rl": NETWORK,
     "cd gpusim_rl": SHELL,
     "make test": LONG,
-    "make test-fast": LONG,
     "make web": ENDLESS,
     "python play.py 'run=runs/quadruped/…' mode=web": ENDLESS,
     "python play.py onnx=policy.onnx mode=serve": ENDLESS,
