@@ -140,7 +140,7 @@ def draw(seed: int, count: int, lines: dict[Path, set[int]]) -> list[Mistake]:
 class Answer(NamedTuple):
     """What a target of the Makefile says of a mistake."""
 
-    found: bool
+    failed: bool
     seconds: float
     test: str  # that failed first, or the last line
 
@@ -168,8 +168,8 @@ def run(target: str, copy: Path, only: str = "") -> Answer:
         os.killpg(process.pid, signal.SIGKILL)
         return Answer(True, time.perf_counter() - begun, "does not end")
     first = [x for x in out.splitlines() if x.startswith(("FAILED", "ERROR"))]
-    found = process.returncode not in (0, NO_TESTS)
-    return Answer(found, time.perf_counter() - begun, (first or out.splitlines()[-1:])[0])
+    failed = process.returncode not in (0, NO_TESTS)
+    return Answer(failed, time.perf_counter() - begun, (first or out.splitlines()[-1:])[0])
 
 
 def ask(copy: Path) -> dict[str, Answer]:
@@ -180,9 +180,9 @@ def ask(copy: Path) -> dict[str, Answer]:
     told = {"test-changed": run("test-changed", copy)}
     if failed := re.match(r"(?:FAILED|ERROR) (tests/[\w/]+\.py)", told["test-changed"].test):
         told["test-fast"] = run("test-fast", copy, failed[1])
-    if not failed or not told["test-fast"].found:
+    if not failed or not told["test-fast"].failed:
         told["test-fast"] = run("test-fast", copy)
-    if not any(answer.found for answer in told.values()):
+    if not any(answer.failed for answer in told.values()):
         told["test-all"] = run("test-all", copy)
     return told
 
@@ -202,8 +202,8 @@ def main() -> None:
             file.write_bytes(mistake.plant(right))
             print(f"{number}. {mistake.text()}", flush=True)
             told = ask(copy)
-            for level, (found, seconds, test) in told.items():
-                print(f"   {level}: {'found' if found else 'NOT found'}, {seconds:.0f} s: {test}")
+            for level, (failed, seconds, test) in told.items():
+                print(f"   {level}: {'found' if failed else 'NOT found'}, {seconds:.0f} s: {test}")
             sys.stdout.flush()
             file.write_bytes(right)
             rows.append({"mistake": mistake.text(), "told": told})
@@ -211,7 +211,7 @@ def main() -> None:
                 Path(words["out"]).write_text(json.dumps(rows, indent=1))
     for level in LEVELS:
         asked = [row["told"][level] for row in rows if level in row["told"]]
-        print(f"{level}: found {sum(answer.found for answer in asked)} of {len(asked)}")
+        print(f"{level}: found {sum(answer.failed for answer in asked)} of {len(asked)}")
 
 
 if __name__ == "__main__":
