@@ -17,6 +17,8 @@ WITH   ?=
 SINCE  ?= HEAD
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# the tests that need no more than this machine
+HERE   := not gpu and not simulated and not matrix
 PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 # the name of a comma in arguments of functions
@@ -36,7 +38,7 @@ OTHER   = $(lastword $(shell cat $(filter-out $(INSTALLED).%,$(wildcard $(VENV)/
           /dev/null))
 TASK   := $(if $(filter task=%,$(ARGS)),,task=quadruped)
 
-.PHONY: train demo web play test test-fast test-changed test-all same matrix-test gpu-test gpu-check cuda-test bench gallery docs wheel check clean
+.PHONY: train demo web play test test-fast test-changed test-all test-slow same matrix-test gpu-test gpu-check cuda-test bench gallery docs wheel check clean
 
 train: $(READY)
 	$(BIN)/python train.py $(TASK) $(ARGS)
@@ -56,20 +58,24 @@ play: $(READY)
 test: $(call parts,dev)
 	$(PYTEST) $(ARGS)
 
-# a minute's worth of tests, of every room
+# the fast tests of every room
 test-fast: $(call parts,dev)
 	$(PYTEST) -p tests.fast --fast $(ARGS)
 
 # the tests that reach what is not committed, nearest first; SINCE=main takes a branch's commits
 test-changed: $(call parts,dev)
-	$(PYTEST) -p tests.changed --since=$(SINCE) $(ARGS)
+	$(PYTEST) -p tests.changed --since=$(SINCE) -m '$(HERE)' $(ARGS)
 
 test-all: $(call parts,dev)
-	$(PYTEST) -m 'not gpu and not simulated and not matrix' $(ARGS)
+	$(PYTEST) -m '$(HERE)' $(ARGS)
+
+# what `make test` leaves out of them
+test-slow: $(call parts,dev)
+	$(PYTEST) -m 'slow and $(HERE)' $(ARGS)
 
 # are the numbers of short trainings those of another commit, bit for bit? make same WITH=HEAD~1
 same: $(call parts,dev)
-	$(BIN)/python -m tests.same $(WITH)
+	$(BIN)/python -m tests.same '$(WITH)' $(ARGS)
 
 # every task on MuJoCo C and on MuJoCo Warp: contract, five iterations, the same bits again
 matrix-test: $(call parts,dev)

@@ -1,8 +1,9 @@
 """The tests that a change may break, nearest first: the pytest plugin of `make test-changed`.
 
-It keeps the test files that reach a changed file: by imports, or by a name in their strings, such
-as "train.py" or "conf". Tests of the changed file's own name or room come first, then those that
-are fewer steps away. Among all of them, those that tests/fast.py says are fast come first.
+It keeps the test files that reach a changed file by imports, by fixtures of a conftest.py, or by a
+name in their strings, such as "train.py". First come fast tests, as tests/fast.py has them, and
+last the slow ones. Among each, tests of the changed file's own name or room precede those that are
+more steps away.
 
     python -m pytest -p tests.changed --since=HEAD      what is not committed
     python -m pytest -p tests.changed --since=main      the commits of a branch as well
@@ -12,113 +13,118 @@ import ast
 import re
 import subprocess
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.fast import fast
-from tests.packages import ROOT, imported_names, module_name, package, source_files
+from tests.fast import fast_tests
+from tests.packages import ROOT, module_imports, module_name, package, source_files
 
-WORKERS = 2  # of `make test-changed`: each begins with the nearest tests
-LOADER = Path("gpusim_rl/envs/load_task.py")  # imports the task that a command line names
-CONFTEST = Path("tests/conftest.py")
-FOR_ALL = {CONFTEST, Path("pyproject.toml"), Path("tests/__init__.py")}
-SPLIT = re.compile(r"[^\w.-]+")
+LOADER = "gpusim_rl.envs.load_task"  # imports the task that a command line names
+PACKAGE = "gpusim_rl.tasks."
+# what every test depends on
+SHARED = {Path(name) for name in ("pyproject.toml", "tests/__init__.py", "gpusim_rl/__init__.py")}
 
 
-def changed_files(since: str) -> set[Path]:
-    """The files that differ from a commit, and those that git does not know yet, from ROOT."""
+class Distance(NamedTuple):
+    """How far a test file is from a changed one; the least comes first."""
+
+    other_name: bool
+    other_room: bool
+    steps: int
+
+
+def changed_files(since: str, root: Path = ROOT) -> set[Path]:
+    """The files that differ from where this branch left a commit, and those that git ignores not.
+
+    A file with another name counts under both names. UsageError if there is no such commit.
+    """
     names: list[str] = []
-    for words in ("diff", "--name-only", since, "--"), ("ls-files", "--others", "-X", ".gitignore"):
-        line = ["git", *words]
-        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    for line in (
+        ["diff", "--merge-base", "--no-renames", "--name-only", "-z", since, "--"],
+        ["ls-files", "--others", "--exclude-standard", "-z"],
+    ):
+        done = subprocess.run(["git", *line], cwd=root, capture_output=True, text=True, check=False)
         if done.returncode:
             raise pytest.UsageError(f"--since={since}: {done.stderr.strip()}")
-        names += done.stdout.splitlines()
-    return {Path(name) for name in names}
+        names += done.stdout.split("\0")
+    return {Path(name) for name in names if name}
 
 
-@cache
-def modules() -> dict[str, Path]:
-    """Dotted name → file of all modules of the package, of tasks and of tests."""
-    files = [*source_files(ROOT), *(p.relative_to(ROOT) for p in (ROOT / "tests").rglob("*.py"))]
-    return {module_name(file).removesuffix(".__init__"): file for file in files}
-
-
-def module_files(name: str) -> set[Path]:
-    """The file of the module that a dotted name is, or is in; of `a.b.` all below a.b."""
-    if name.endswith("."):
-        return {file for module, file in modules().items() if module.startswith(name)}
-    while name:
-        if name in modules():
-            return {modules()[name]}
-        name = name.rpartition(".")[0]
-    return set()
-
-
-def words_of(tree: ast.AST) -> set[str]:
+def strings(tree: ast.AST) -> set[str]:
     """The words, and the parts of paths, in the strings of a module but its docstrings."""
     nodes = [*ast.walk(tree)]
     docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    texts = [
-        node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in docs
-    ]
-    return {word for text in texts if isinstance(text, str) for word in SPLIT.split(text)}
+    constants = [x for x in nodes if isinstance(x, ast.Constant) and id(x) not in docs]
+    texts = [x.value for x in constants if isinstance(x.value, str)]
+    return {word for text in texts for word in re.split(r"[^\w.-]+", text)}
 
 
-@cache
-def reads() -> dict[Path, tuple[set[Path], set[str]]]:
-    """Each module → (the modules that it imports, the words and parts of paths in its strings).
+class Graph:
+    """Who reaches whom among the modules of the package, the tasks and the tests.
 
-    A test also reaches the modules that its strings name, as `command("train.py", …)` does.
+    Args:
+        gone: modules that were removed, which others may still import.
     """
-    answer = {}
-    for file in modules().values():
-        source = (ROOT / file).read_text()
-        words = words_of(ast.parse(source))
-        names = imported_names(source)
-        if file.parts[0] == "tests":
-            names |= {word for word in words if re.match(r"(gpusim_rl|tests)\.\w", word)}
-            names |= {name.removesuffix(".py") for name in words & {"train.py", "play.py"}}
-        files = {other for name in names for other in module_files(name)}
-        if file == LOADER:
-            files |= {other for other in modules().values() if other.parts[0] == "tasks"}
-        answer[file] = files - {file}, words
-    return answer
 
+    def __init__(self, gone: frozenset[Path] = frozenset()):
+        tests = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py")]
+        self.files = {*source_files(ROOT), *tests}
+        modules = {module_name(file): file for file in self.files | gone}
+        self.words: dict[Path, set[str]] = {}
+        self.importers: dict[Path, set[Path]] = defaultdict(set)
+        for module, names in module_imports(ROOT, self.files, gone).items():
+            for name in names:
+                self.importers[modules[name]].add(modules[module])
+        for name, file in modules.items():
+            if name.startswith(PACKAGE):
+                self.importers[file].add(modules[LOADER])
+        conftests = {file: fixtures(file) for file in self.files if file.name == "conftest.py"}
+        by_name = {file.name: file for file in self.files}
+        for file in self.files:
+            tree = ast.parse((ROOT / file).read_text())
+            self.words[file] = strings(tree)
+            if not is_test(file):
+                continue
+            for word in self.words[file]:
+                named = by_name.get(word) or modules.get(word)
+                named = named or modules.get(word.rpartition(".")[0])
+                if named:
+                    self.importers[named].add(file)
+            arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+            for conftest, offered in conftests.items():
+                if conftest.parent in file.parents and offered & (arguments | self.words[file]):
+                    self.importers[conftest].add(file)
 
-@cache
-def fixtures() -> set[str]:
-    """The fixtures of tests/conftest.py that a test has to ask for."""
-    body = ast.parse((ROOT / CONFTEST).read_text()).body
-    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
-    return {f.name for f in functions if "fixture" in "".join(map(ast.unparse, f.decorator_list))}
+    def readers(self, file: Path) -> set[Path]:
+        """The modules that name a file that is no module, or a folder that it lies in.
 
+        The package reads what is installed with it; all other files are for tests alone.
+        """
+        names = {*file.parts[:-1]} - {"gpusim_rl", "tests", "tasks"}
+        names |= {file.name} if file.suffix or len(file.parts) == 1 else set()
+        installed = file.parts[0] in ("gpusim_rl", "conf", "tasks")
+        return {x for x, words in self.words.items() if names & words and (installed or is_test(x))}
 
-def distances(changed: Path) -> dict[Path, int]:
-    """Each module that reaches the changed file → in how many steps."""
-    importers = defaultdict(set)
-    for file, (files, _) in reads().items():
-        for other in files:
-            importers[other].add(file)
-    steps = {changed: 0} if changed in reads() else dict.fromkeys(readers(changed), 1)
-    edge = [*steps]
-    for file in edge:  # which grows meanwhile
-        for importer in importers[file] - steps.keys():
-            steps[importer] = steps[file] + 1
-            edge.append(importer)
-    return steps
-
-
-def readers(file: Path) -> set[Path]:
-    """The modules that name a file that is no module, or a folder that it lies in.
-
-    The package reads what is installed with it; all others are for tests alone.
-    """
-    names = {file.name, *file.parts[:-1]} - {"gpusim_rl", "tests", "tasks"}
-    installed = file.parts[0] in ("gpusim_rl", "conf", "tasks")
-    return {f for f, (_, words) in reads().items() if names & words and (installed or is_test(f))}
+    def steps(self, changed: Path) -> dict[Path, int]:
+        """Each module that reaches a changed file → in how many steps."""
+        if changed in SHARED:
+            return dict.fromkeys(self.files, 1)
+        if changed.suffix == ".py":
+            steps = {changed: 0}
+        else:
+            steps = dict.fromkeys(self.readers(changed), 1)
+        if changed.name == "conftest.py":
+            steps |= {file: 1 for file in self.files if changed.parent in file.parents}
+        queue = [*steps]
+        for file in queue:  # which grows meanwhile
+            for importer in self.importers[file] - steps.keys():
+                steps[importer] = steps[file] + 1
+                queue.append(importer)
+        return steps
 
 
 def is_test(file: Path) -> bool:
@@ -126,21 +132,33 @@ def is_test(file: Path) -> bool:
     return file.parts[0] == "tests"
 
 
-def places(changed: set[Path]) -> dict[str, list[int]]:
-    """Each test file that a change may break → [another name, another room, steps].
+def fixtures(conftest: Path) -> set[str]:
+    """The fixtures that a conftest.py offers."""
+    body = ast.parse((ROOT / conftest).read_text()).body
+    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    return {f.name for f in functions if "fixture" in "".join(map(ast.unparse, f.decorator_list))}
 
-    The least comes first. What all tests share is a step away from each of them.
-    """
-    answer: dict[str, list[int]] = {}
+
+@cache
+def graph(gone: frozenset[Path]) -> Graph:
+    """The graph of the working tree, with modules that were removed."""
+    return Graph(gone)
+
+
+def distances(changed: set[Path]) -> dict[str, Distance]:
+    """Each test file that changed files may break → its least distance from one of them."""
+    answer: dict[str, Distance] = {}
+    gone = frozenset(x for x in changed if x.suffix == ".py" and not (ROOT / x).exists())
     for file in changed:
-        all_tests = dict.fromkeys(reads(), 1)
-        steps = all_tests if file in FOR_ALL else distances(file)
-        for test in steps:
+        for test, steps in graph(gone).steps(file).items():
             if is_test(test) and test.name.startswith("test_"):
-                name = test.stem not in (file.stem, f"test_{file.stem}")
-                place = [int(name), int(package(file) not in test.parts), steps[test]]
-                answer[f"{test}"] = min(place, answer.get(f"{test}", place))
+                other_name = test.stem not in (file.stem, f"test_{file.stem}")
+                distance = Distance(other_name, package(file) not in test.parts, steps)
+                answer[f"{test}"] = min(distance, answer.get(f"{test}", distance))
     return answer
+
+
+# -- pytest --------------------------------------------------------------------------------------
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -149,33 +167,52 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find the places of test files, once for all workers, which get the options."""
-    if not hasattr(config.option, "places"):
+    """Find the distances, once: xdist's workers get the options of the process that starts them."""
+    if not hasattr(config.option, "distances"):
         changed = changed_files(config.option.since)
-        config.option.places = places(changed)
-        print(f"{len(changed)} files differ from {config.option.since}; ", end="")
-        print(f"{len(config.option.places)} test files reach them")
+        config.option.distances = {name: [*x] for name, x in distances(changed).items()}
+        reach = f"{len(config.option.distances)} test files reach them"
+        print(f"{len(changed)} files differ from {config.option.since}, {reach}")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out test files that reach no changed file."""
     if collection_path.suffix != ".py" or not collection_path.is_relative_to(ROOT):
         return None
-    return f"{collection_path.relative_to(ROOT)}" not in config.option.places or None
+    return f"{collection_path.relative_to(ROOT)}" not in config.option.distances or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sort the tests, so that each of the workers begins with the nearest.
+    """Sort the tests, so that each worker begins with the nearest ones."""
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    known = [x for x in items if f"{x.path.relative_to(ROOT)}" in config.option.distances]
+    config.hook.pytest_deselected(items=[item for item in items if item not in known])
+    items[:] = dealt([*nearest_first(config, known)], workers)
 
-    Workers get a share of the list each, in one piece. The tests of a file stay together, for the
-    sake of what they share.
-    """
+
+def nearest_first(config: pytest.Config, items: list[pytest.Item]) -> Iterator[list[pytest.Item]]:
+    """The tests of each file, which share fixtures, fast ones first and slow ones last."""
     groups: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
-    first = fast(items)
+    fast = fast_tests(items)
     for item in items:
-        place = config.option.places[f"{item.path.relative_to(ROOT)}"]
-        groups[(item.nodeid not in first, *place, item.path)].append(item)
-    shares: list[list[pytest.Item]] = [[] for _ in range(WORKERS)]
-    for key in sorted(groups):
-        min(shares, key=len).extend(groups[key])
-    items[:] = [item for share in shares for item in share]
+        turn = 0 if item.nodeid in fast else 2 if item.get_closest_marker("slow") else 1
+        distance = config.option.distances[f"{item.path.relative_to(ROOT)}"]
+        groups[(turn, *distance, item.path)].append(item)
+    yield from (groups[key] for key in sorted(groups))
+
+
+def dealt(groups: list[list[pytest.Item]], workers: int) -> list[pytest.Item]:
+    """The tests in an order of which each worker, which gets one piece of it, has the nearest."""
+    hands: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for group in groups:
+        min(hands, key=len).extend(group)
+    while len(longest := max(hands, key=len)) - len(shortest := min(hands, key=len)) > 1:
+        shortest.append(longest.pop())
+    return [item for hand in hands for item in hand]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """It is no mistake that nothing has changed."""
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not session.config.option.distances:
+        session.exitstatus = pytest.ExitCode.OK

@@ -1,17 +1,17 @@
 """Which tests are fast: the pytest plugin of `make test-fast`, by the seconds that tests took.
 
-tests/seconds.txt lists the tests that take longer than LIMIT, the functions whose parameters do so
-together, and the fixtures that many tests share and that take longer than SHARED. What is not
-listed is fast. Of a function with many parameters as many are fast as fit into LIMIT. A test that
-asks for a listed fixture is not fast, and neither is one with the marker `slow`.
+tests/seconds.txt has the tests that take longer than LIMIT, the functions whose parameters do so
+together, and the fixtures that many tests share and that take longer than LONG_FIXTURE. What it
+does not have is fast. Of a function with many parameters as many are fast as fit into LIMIT. A test
+that asks for such a fixture is not fast, and neither is one with the marker `slow`.
 
     python -m pytest -p tests.fast --fast               the fast tests alone
     make test-all ARGS="-p tests.fast --measure"        writes tests/seconds.txt; a run of some
-                                                        tests leaves the other lines alone
+                                                        tests leaves the lines of others alone
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -19,16 +19,17 @@ from time import perf_counter
 
 import pytest
 
+ROOT = Path(__file__).parent.parent
 FILE = Path(__file__).with_name("seconds.txt")
 LIMIT = 0.3  # [s] of a test function, all its fast parameters together
-SHARED = 0.5  # [s] of a fixture of a module or of a session
+LONG_FIXTURE = 0.5  # [s] of a fixture of a module or of a session
 
 
 @cache
-def listed() -> dict[str, float]:
+def known_seconds() -> dict[str, float]:
     """A test, a function of tests (then of one parameter), or `fixture name` → its seconds."""
     text = FILE.read_text() if FILE.exists() else ""
-    rows = [line.rsplit(" ", 1) for line in text.splitlines()]
+    rows = [line.rsplit(" ", 1) for line in text.split("\n") if line]
     return {name: float(seconds) for name, seconds in rows}
 
 
@@ -37,20 +38,19 @@ def function(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
-def fast(items: list[pytest.Item]) -> set[str]:
+def fast_tests(items: Iterable[pytest.Item]) -> set[str]:
     """The ids of the tests that are fast, of tests in the order of their parameters."""
-    spent: dict[str, float] = defaultdict(float)
-    answer = set()
+    known, sums = known_seconds(), defaultdict[str, float](float)
+    fast = set()
     for item in items:
         name = function(item.nodeid)
-        seconds = listed().get(item.nodeid, listed().get(name, 0.0))
-        fixtures = getattr(item, "fixturenames", ())
-        shared = any(f"fixture {fixture}" in listed() for fixture in fixtures)
-        if shared or spent[name] + seconds > LIMIT or item.get_closest_marker("slow"):
+        seconds = known.get(item.nodeid, known.get(name, 0.0))
+        waits = any(f"fixture {fixture}" in known for fixture in getattr(item, "fixturenames", ()))
+        if waits or sums[name] + seconds > LIMIT or item.get_closest_marker("slow"):
             continue
-        spent[name] += seconds
-        answer.add(item.nodeid)
-    return answer
+        sums[name] += seconds
+        fast.add(item.nodeid)
+    return fast
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,11 +66,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the other tests out, if that was asked for."""
+    """Leave out tests that are not fast, if that was asked for."""
     if config.option.fast:
-        chosen = fast(items)
-        config.hook.pytest_deselected(items=[x for x in items if x.nodeid not in chosen])
-        items[:] = [item for item in items if item.nodeid in chosen]
+        fast = fast_tests(items)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in fast])
+        items[:] = [item for item in items if item.nodeid in fast]
 
 
 class Seconds:
@@ -85,10 +85,10 @@ class Seconds:
         self, fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
     ) -> Iterator[None]:
         """Note how long a shared fixture took, at the test that was the first to ask for it."""
-        begun = perf_counter()
+        begin = perf_counter()
         result = yield
         if fixturedef.scope != "function" and isinstance(request._pyfuncitem, pytest.Item):
-            entry = (f"fixture {fixturedef.argname}", perf_counter() - begun)
+            entry = (f"fixture {fixturedef.argname}", perf_counter() - begin)
             request._pyfuncitem.user_properties.append(entry)
         return result
 
@@ -105,13 +105,35 @@ class Seconds:
         """Write the file, unless this is a worker."""
         if hasattr(session.config, "workerinput"):
             return
-        functions: dict[str, dict[str, float]] = defaultdict(dict)
-        for nodeid, seconds in self.tests.items():
-            functions[function(nodeid)][nodeid] = seconds
-        rows = listed() | {name: x for name, x in self.fixtures.items() if x > SHARED}
-        for name in functions:
-            quick = [x for x in functions[name].values() if x <= LIMIT]
-            rows |= {test: x for test, x in functions[name].items() if x > LIMIT and "[" in test}
-            if name in rows or sum(quick) > LIMIT or not quick:
-                rows[name] = mean(quick or functions[name].values())
+        rows = seconds_file(known_seconds(), self.tests, self.fixtures)
         FILE.write_text("".join(f"{name} {rows[name]:.2f}\n" for name in sorted(rows)))
+
+
+def seconds_file(
+    known: dict[str, float], tests: dict[str, float], fixtures: dict[str, float]
+) -> dict[str, float]:
+    """The rows of tests/seconds.txt after a run.
+
+    Args:
+        known: its rows before. Those of tests that are gone are left out.
+        tests: test id → seconds of those that ran; fixtures: the same, of `fixture name`.
+    """
+    rows = {name: x for name, x in known.items() if name not in tests and is_there(name)}
+    rows |= {name: x for name, x in fixtures.items() if x > LONG_FIXTURE}
+    functions: dict[str, dict[str, float]] = defaultdict(dict)
+    for nodeid, seconds in tests.items():
+        functions[function(nodeid)][nodeid] = seconds
+    for name, parameters in functions.items():
+        quick = [x for x in parameters.values() if x <= LIMIT]
+        rows |= {test: x for test, x in parameters.items() if x > LIMIT}
+        if "[" in next(iter(parameters)) and (name in known or sum(quick) > LIMIT):
+            rows[name] = mean(quick or parameters.values())
+    return rows
+
+
+def is_there(name: str) -> bool:
+    """Whether a row of tests/seconds.txt names a fixture, or a test that its file still has."""
+    path, _, test = function(name).partition("::")
+    file = ROOT / path
+    there = file.is_file() and f"def {test.rpartition('::')[2]}(" in file.read_text()
+    return name.startswith("fixture ") or there

@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -73,7 +74,7 @@ def imported_names(source: str) -> set[str]:
             called = node.func
             name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
             first = node.args[0]
-            if isinstance(first, ast.JoinedStr):
+            if isinstance(first, ast.JoinedStr) and first.values:
                 first = first.values[0]
             if name == "import_module" and isinstance(first, ast.Constant):
                 names.add(str(first.value))
@@ -96,17 +97,33 @@ def package_imports(root: Path) -> dict[str, set[str]]:
     return arrows
 
 
-def module_imports(root: Path) -> dict[str, set[str]]:
-    """The modules of the project that each of them imports, by their dotted names."""
-    files = {module_name(file): file for file in source_files(root)}
-    return {
-        module: {
-            name if name in files else name.rpartition(".")[0]
-            for name in imported_names((root / file).read_text())
-        }
-        & files.keys() - {module}
-        for module, file in files.items()
-    }
+def module_imports(
+    root: Path, files: Iterable[Path] | None = None, gone: Iterable[Path] = ()
+) -> dict[str, set[str]]:
+    """The modules that each module imports, by their dotted names.
+
+    Args:
+        root: of the repository.
+        files: the modules, relative to root; None: those of the project.
+        gone: modules that are no more, and may still be imported.
+    """
+    modules = {module_name(file): file for file in files or source_files(root)}
+    names = modules.keys() | {module_name(file) for file in gone}
+    imports: dict[str, set[str]] = {}
+    for module, file in modules.items():
+        imported = {absolute(x, file) for x in imported_names((root / file).read_text())}
+        below = {x for x in imported if x.endswith(".")}
+        imports[module] = {x if x in names else x.rpartition(".")[0] for x in imported} & names
+        imports[module] |= {x for x in names if x.startswith((*below,))}
+        imports[module] -= {module}
+    return imports
+
+
+def absolute(name: str, file: Path) -> str:
+    """The dotted name that a file imports as `name`, which may begin with dots."""
+    here = module_name(file).split(".")
+    level = len(name) - len(name.lstrip("."))
+    return ".".join([*here[: len(here) - level], name.lstrip(".")]) if level else name
 
 
 def module_name(file: Path) -> str:

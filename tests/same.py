@@ -1,12 +1,13 @@
 """Are the numbers of short trainings those of another commit? A refactor must leave them.
 
-    make same WITH=HEAD~1                 (or python -m tests.same HEAD~1)
+    make same WITH=HEAD~1
+    make same WITH=HEAD~1 ARGS="cartpole sac"        two of the cases below
 
-Every task and every learner trains here and in a copy of the other commit, each on one core. What
-is compared: all tensors of the last checkpoint, all numbers of metrics.jsonl and eval.json but
-times, and the joint targets that policy.onnx answers fixed rows with, bit for bit. A name may
-change: what has another name there and the same numbers is listed, and is no difference. The exit
-code is 1 if anything differs.
+Every task and every learner trains here and in a copy of the other commit, each on one core. It
+compares all tensors of the last checkpoint, all numbers of metrics.jsonl and eval.json but times,
+and the joint targets of policy.onnx for fixed inputs, bit for bit. A name may change: what has
+another name there and the same numbers is listed, and is no difference. The exit code is 1 if
+anything differs.
 
 Each commit is asked by its own copy of this file, as far as it has one, so that formats may change.
 """
@@ -14,9 +15,9 @@ Each commit is asked by its own copy of this file, as far as it has one, so that
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 import traceback
@@ -24,6 +25,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from gpusim_rl.tools.bench.cases import unpack
 
 ROOT = Path(__file__).parent.parent
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
@@ -50,7 +53,9 @@ CASES: dict[str, tuple[str, ...]] = {task: (f"task={task}",) for task in TASKS} 
 }
 # begin the names of what a clock measures
 CLOCKED = ("time", "steps_per_s", "share/", "cores", "system/", "cluster/", "memory")
-ROWS = 8  # that the exported policy is asked
+ROWS = 8  # fixed inputs of the exported policy
+LONGEST = 600  # [s] of a case
+MANY = 12  # differences of a case that are printed
 
 
 def digest(values: Iterable[Any]) -> str:
@@ -88,7 +93,7 @@ def metrics(run: Path) -> dict[str, str]:
 
 
 def targets(run: Path) -> dict[str, str]:
-    """The hash of each output of policy.onnx, step by step over fixed rows.
+    """The hash of each output of policy.onnx for ROWS fixed inputs.
 
     A row depends on the width of an input alone, so that inputs may have other names.
     """
@@ -121,34 +126,37 @@ def train_case(name: str) -> dict[str, str]:
 
 
 def hash_cases(out: Path, names: Iterable[str]) -> None:
-    """Write the hashes of all cases as JSON; each trains in a process that is forked from this."""
+    """Write the hashes of all cases as JSON; each trains in a process that is forked from this.
+
+    A case that fails, or takes longer than LONGEST, has one hash, whose name is the error.
+    """
     import torch
 
     import gpusim_rl.training.trainer  # noqa: F401  what all need is loaded once
 
     torch.set_num_threads(1)
-    here, hashes = out.parent, {}
+    folder, hashes = out.parent, {}
     for name in names:
-        begun, answer = time.perf_counter(), here / "answer.json"
-        answer.unlink(missing_ok=True)
+        begin, file, log = time.perf_counter(), folder / "case.json", folder / "log.txt"
+        file.unlink(missing_ok=True)
         if not (child := os.fork()):
-            with open(here / "log.txt", "w") as log:
-                os.dup2(log.fileno(), 1)
-                os.dup2(log.fileno(), 2)
-                try:
-                    os.chdir(here)
-                    answer.write_text(json.dumps(train_case(name)))
-                except BaseException:
-                    traceback.print_exc()
-                    log.flush()
+            signal.alarm(LONGEST)
+            os.dup2(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), 1)
+            os.dup2(1, 2)
+            try:
+                os.chdir(folder)
+                file.write_text(json.dumps(train_case(name)))
+            except BaseException:
+                os.write(2, traceback.format_exc().encode())
+            sys.stdout.flush()
             os._exit(0)
-        os.waitpid(child, 0)
-        if answer.exists():
-            hashes[name] = json.loads(answer.read_text())
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status == 0 and file.exists():
+            hashes[name] = json.loads(file.read_text())
         else:
-            last = (here / "log.txt").read_text().strip().splitlines()[-1:]
-            hashes[name] = {f"error: {' '.join(last)}": "none"}
-        print(f"{name}: {time.perf_counter() - begun:.1f} s", file=sys.stderr, flush=True)
+            last = " ".join(log.read_text().strip().splitlines()[-1:])
+            hashes[name] = {f"error: {f'signal {-status}: ' if status else ''}{last}": "none"}
+        print(f"{name}: {time.perf_counter() - begin:.1f} s", file=sys.stderr, flush=True)
     out.write_text(json.dumps(hashes))
 
 
@@ -167,33 +175,26 @@ def differences(mine: dict[str, str], theirs: dict[str, str]) -> tuple[list[str]
     return wrong + [f"{name} is only there" for name in left], renamed
 
 
-def unpack(commit: str, folder: Path) -> None:
-    """Write the files of a commit into a folder, with this program if it has none."""
-    done = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"error: WITH={commit}: {done.stderr.decode().strip()}")
-    archive = folder.with_suffix(".tar")
-    archive.write_bytes(done.stdout)
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="tar")
-    if not (folder / "tests" / "same.py").exists():
-        (folder / "tests" / "same.py").write_bytes(Path(__file__).read_bytes())
-
-
 def compare(commit: str, names: list[str]) -> bool:
     """Print what differs between here and a commit, case by case; whether nothing does."""
     with tempfile.TemporaryDirectory() as temporary:
-        there, asked = Path(temporary) / "there", []
-        unpack(commit, there)
+        try:
+            _, there = unpack(commit, Path(temporary))
+        except ValueError as error:
+            raise SystemExit(f"error: WITH={commit}: {error}") from None
+        if not (there / "tests" / "same.py").exists():
+            (there / "tests" / "same.py").write_bytes(Path(__file__).read_bytes())
+        programs = []
         for label, folder in (("mine", ROOT), ("theirs", there)):
             work = Path(temporary) / label
             work.mkdir()
             line = [sys.executable, "-m", "tests.same", f"out={work / 'hashes.json'}", *names]
-            env = os.environ | {"PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
-            asked.append((work, subprocess.Popen(line, cwd=folder, env=env)))
-        if any([process.wait() for _, process in asked]):
-            raise SystemExit("error: a checkout could not be asked: see above")
-        mine, theirs = (json.loads((work / "hashes.json").read_text()) for work, _ in asked)
+            path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+            env = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+            programs.append((work, subprocess.Popen(line, cwd=folder, env=env)))
+        if any([process.wait() for _, process in programs]):
+            raise SystemExit("error: a checkout has no hashes: see above")
+        mine, theirs = (json.loads((work / "hashes.json").read_text()) for work, _ in programs)
     equal = True
     for case in sorted(mine.keys() | theirs.keys()):
         if case not in mine or case not in theirs:
@@ -201,13 +202,13 @@ def compare(commit: str, names: list[str]) -> bool:
             equal = False
             continue
         wrong, renamed = differences(mine[case], theirs[case])
-        errors = [name for name in mine[case] if name.startswith("error")]
-        equal = equal and not (wrong or errors)
-        print(f"{case}: {'DIFFERS' if wrong or errors else f'equal, {len(mine[case])} hashes'}")
-        for line in (errors + wrong)[:12] + [f"(renamed: {line})" for line in renamed]:
+        wrong += [name for name in mine[case] if name.startswith("error: ")]  # also of both
+        equal = equal and not wrong
+        print(f"{case}: {'DIFFERS' if wrong else f'equal, {len(mine[case])} hashes'}")
+        for line in wrong[:MANY] + [f"(renamed: {line})" for line in renamed]:
             print(f"    {line}")
-        if len(wrong) > 12:
-            print(f"    and {len(wrong) - 12} more")
+        if len(wrong) > MANY:
+            print(f"    and {len(wrong) - MANY} more")
     return equal
 
 

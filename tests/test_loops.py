@@ -2,40 +2,84 @@
 equal, and which mistakes are planted."""
 
 import ast
+import json
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests import changed, fast, mistakes, same
-from tests.packages import ROOT
+from tests.packages import ROOT, source_files
+from tests.test_style import UNMIRRORED
 
 TESTS = [*(ROOT / "tests").rglob("test_*.py")]
 
 
-def functions() -> set[str]:
-    """All test functions of the repository, as tests/seconds.txt names them."""
-    return {
-        f"{file.relative_to(ROOT)}::{node.name}"
-        for file in TESTS
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    }
+def functions() -> dict[str, str]:
+    """Each test function, as tests/seconds.txt names it → its source, with the module's marks."""
+    answer = {}
+    for file in TESTS:
+        tree = ast.parse(file.read_text())
+        marks = [x for x in tree.body if isinstance(x, ast.Assign) and "pytestmark" in ast.dump(x)]
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                text = "\n".join(map(ast.unparse, [*marks, *node.decorator_list, node.args]))
+                answer[f"{file.relative_to(ROOT)}::{node.name}"] = text
+    return answer
+
+
+# -- fast ------------------------------------------------------------------------------------------
 
 
 def test_seconds_are_of_tests_that_are_there():
-    """tests/seconds.txt names no test that is gone; `python -m pytest -p tests.fast --measure` on
-    all tests writes it anew."""
-    tests = {fast.function(name) for name in fast.listed() if not name.startswith("fixture ")}
-    assert tests <= functions() and len(tests) > 100
+    """tests/seconds.txt names no test that is gone; `-p tests.fast --measure` drops it."""
+    known = [name for name in fast.known_seconds() if not name.startswith("fixture ")]
+    assert len(known) > 100
+    assert [name for name in known if not fast.is_there(name)] == []
 
 
 def test_each_room_has_fast_tests():
-    """`make test-fast` runs some test of each folder of tests that has any."""
-    slow = {name for name, seconds in fast.listed().items() if seconds > fast.LIMIT}
-    rooms = {Path(name).parent for name in functions() - slow}
-    assert rooms >= {Path(name).parent for name in functions()} - {
-        *(Path("tests", room) for room in ("bench", "cuda", "docs", "strangers"))
+    """`make test-fast` runs some test of each folder that has the name of a room."""
+    known = fast.known_seconds()
+    fixtures = [name.removeprefix("fixture ") for name in known if name.startswith("fixture ")]
+    quick = {
+        name
+        for name, text in functions().items()
+        if known.get(name, 0.0) <= fast.LIMIT
+        and ".slow" not in text
+        and not any(fixture in text.split("\n")[-1] for fixture in fixtures)
     }
+    rooms = {Path(name).parts[1] for name in functions() if name.count("/") > 1}
+    assert rooms - {Path(name).parts[1] for name in quick} <= UNMIRRORED
+
+
+def test_which_tests_are_fast(monkeypatch):
+    """What is not known is fast, of a function as much as fits; what waits or is slow is not."""
+    known = {"a": 0.2, "b": 0.5, "c[long]": 3.0, "fixture run": 9.0}
+    monkeypatch.setattr(fast, "known_seconds", lambda: known)
+
+    def item(nodeid: str, *fixtures: str, slow: object = None) -> SimpleNamespace:
+        return SimpleNamespace(
+            nodeid=nodeid, fixturenames=fixtures, get_closest_marker=lambda _: slow
+        )
+
+    items = [item("a[1]"), item("a[2]"), item("b"), item("c[long]"), item("c[short]")]
+    items += [item("new"), item("waits", "tmp_path", "run"), item("slow", slow="marked")]
+    assert fast.fast_tests(items) == {"a[1]", "c[short]", "new"}  # pyright: ignore
+
+
+def test_what_is_written_of_seconds():
+    """A test that takes long, the others of its function together, and a long fixture."""
+    here = "tests/test_loops.py::test_what_is_written_of_seconds"
+    known = {"tests/test_loops.py::test_gone": 1.0, here: 2.0}
+    tests = {"f[a]": 0.2, "f[b]": 0.2, "f[c]": 2.0, "g": 0.1, "h": 0.7}
+    rows = fast.seconds_file(known, tests, {"fixture x": 1.0, "fixture y": 0.1})
+    assert rows == {here: 2.0, "f": 0.2, "f[c]": 2.0, "h": 0.7, "fixture x": 1.0}
+    assert "h" not in fast.seconds_file(rows, {"h": 0.1}, {})
+
+
+# -- changed ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -43,27 +87,79 @@ def test_each_room_has_fast_tests():
     [
         ("gpusim_rl/core/maths.py", "tests/core/test_maths.py", "tests/core/test_rng.py"),
         ("gpusim_rl/serve/registry.py", "tests/serve/test_registry.py", "tests/envs/test_env.py"),
-        ("tasks/flight/drone.py", "tests/tasks/test_drone.py", "tests/core/test_maths.py"),
-        ("conf/task/drone.yaml", "tests/tasks/test_drone.py", "tests/core/test_maths.py"),
+        (
+            "gpusim_rl/deploy/onboard/checks.py",
+            "tests/deploy/test_log.py",
+            "tests/core/test_rng.py",
+        ),
+        ("tasks/flight/drone.py", "tests/tasks/test_drone.py", "tests/core/test_rng.py"),
+        ("conf/task/drone.yaml", "tests/tasks/test_drone.py", "tests/core/test_rng.py"),
         ("docs/gate.md", "tests/test_design.py", "tests/envs/test_env.py"),
-        ("gpusim_rl/web/app.py", "tests/web/test_web.py", "tests/core/test_maths.py"),
+        ("tests/serve/conftest.py", "tests/serve/test_server.py", "tests/core/test_rng.py"),
     ],
 )
 def test_what_a_change_reaches(file, first, none):
     """The nearest test comes first, and a test that cannot know the file is left out."""
-    places = changed.places({Path(file)})
-    assert places[first] == min(places.values()) and none not in places
+    distances = changed.distances({Path(file)})
+    assert distances[first] == min(distances.values()) and none not in distances
 
 
-def test_what_all_tests_share_reaches_all():
-    """A change of conftest.py runs every test."""
-    names = {f"{file.relative_to(ROOT)}" for file in TESTS}
-    assert changed.places({changed.CONFTEST}).keys() == names
+@pytest.mark.parametrize("file", [*sorted(changed.SHARED), Path("tests/conftest.py")], ids=str)
+def test_what_all_tests_share_reaches_all(file):
+    """A change of conftest.py, or of what every import runs, asks every test."""
+    assert changed.distances({file}).keys() == {f"{test.relative_to(ROOT)}" for test in TESTS}
 
 
-def test_a_program_that_a_test_starts_is_reached():
-    """train.py, and all that it imports, is reached by a test that only starts it."""
-    assert "tests/commands/test_cli.py" in changed.places({Path("gpusim_rl/training/loop.py")})
+@pytest.mark.parametrize("test", ["commands/test_cli", "deploy/test_export", "serve/test_server"])
+def test_what_a_test_starts_is_reached(test):
+    """train.py and all that it imports is reached by who starts it, or asks for a fixture that
+    does."""
+    assert f"tests/{test}.py" in changed.distances({Path("gpusim_rl/training/loop.py")})
+
+
+def test_a_module_that_is_gone_reaches_who_imports_it(monkeypatch):
+    """Also where its file is no more."""
+    gone = Path("gpusim_rl/core/gone.py")
+    text = "from gpusim_rl.core.gone import nothing"
+    read = Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda path: text if path.name == "test_rng.py" else read(path)
+    )
+    assert changed.Graph(frozenset({gone})).steps(gone)[Path("tests/core/test_rng.py")] == 1
+
+
+def test_which_files_have_changed(tmp_path):
+    """Both names of a file that was moved, what is new, and what was removed; no file that git
+    ignores. A commit that is none is one line."""
+
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "-q", "-b", "main")
+    for name in ("moved.py", "removed.py", "same.py"):
+        (tmp_path / name).write_text(f"{name}\n" * 20)
+    (tmp_path / ".gitignore").write_text("*.log")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    git("mv", "moved.py", "now ä.py")
+    (tmp_path / "removed.py").unlink()
+    (tmp_path / "new.py").touch()
+    (tmp_path / "a.log").touch()
+    names = {"moved.py", "now ä.py", "removed.py", "new.py"}
+    assert changed.changed_files("HEAD", tmp_path) == {Path(name) for name in names}
+    with pytest.raises(pytest.UsageError, match=r"^--since=none: fatal: .*none"):
+        changed.changed_files("none", tmp_path)
+
+
+def test_each_worker_begins_with_the_nearest():
+    """The groups are dealt in turn, and each worker's piece has the same length."""
+    groups = [[1], [2, 2], [3, 3, 3], [4] * 4]
+    assert changed.dealt(groups, 1) == [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]  # pyright: ignore
+    assert changed.dealt(groups, 2) == [1, 3, 3, 3, 4, 2, 2, 4, 4, 4]  # pyright: ignore
+
+
+# -- same ------------------------------------------------------------------------------------------
 
 
 def test_what_same_calls_equal():
@@ -78,17 +174,53 @@ def test_what_same_calls_equal():
     assert same.digest([[1.0, 2.0]]) != same.digest([[2.0, 1.0]]) != same.digest([[2.0], [1.0]])
 
 
-def test_mistakes_are_drawn_from_a_seed(tmp_path):
+def test_a_case_that_fails_is_no_equal_case(tmp_path, monkeypatch):
+    """Its only hash is the error, which is a difference even where both have it."""
+    monkeypatch.setitem(same.CASES, "broken", ("task=none",))
+    same.hash_cases(tmp_path / "hashes.json", ["broken"])
+    (name,) = json.loads((tmp_path / "hashes.json").read_text())["broken"]
+    assert name.startswith("error: ") and "unknown task 'none'" in name
+
+
+def test_a_commit_that_is_none():
+    """It is one line."""
+    with pytest.raises(SystemExit, match=r"^error: WITH=none: .* has no commit 'none'$"):
+        same.compare("none", [])
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_drawn_from_a_seed():
     """A seed draws the same mistakes, in lines that ran, of each kind; each file still compiles."""
-    lines = {file: set(range(1, 5000)) for file in mistakes.source_files(ROOT)[:60]}
+    lines = {file: {*range(1, 5000)} for file in source_files(ROOT)[:60]}
     drawn = [mistakes.draw(seed, 40, lines) for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert {mistake.kind for mistake in drawn[0]} == {*mistakes.KINDS}
     for mistake in drawn[0]:
         source = (ROOT / mistake.file).read_bytes()
-        planted = mistake.plant(source)
-        assert planted != source
-        compile(planted, "planted", "exec")
+        assert mistake.plant(source) != source
+        compile(mistake.plant(source), "planted", "exec")
     few = {Path("gpusim_rl/core/maths.py"): {*range(1, 60)}}
     assert {x.file for x in mistakes.draw(1, 20, few)} == {*few}
     assert max(x.line for x in mistakes.draw(1, 20, few)) < 60
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("a + b", {"a - b", "a"}),
+        ("a * b", {"a"}),
+        ("a and b and c", {"a and b"}),
+        ("-a", {"a"}),
+        ("a <= b", {"a >= b"}),
+        ("a is None", {"a is not None"}),
+        ("a[0]", {"a[1]"}),
+        ("a[-1]", {"a[1]"}),
+        ("a(b)", set()),
+    ],
+)
+def test_what_a_mistake_is(right, wrong):
+    """A sign, a comparison, an index or a dropped term."""
+    node = ast.parse(right, mode="eval").body
+    assert {text for _, text in mistakes.mutations(node)} == wrong

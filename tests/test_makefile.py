@@ -67,6 +67,12 @@ def test_parts_are_installed_when_they_are_needed(checkout):
     assert checkout.make("web")[0] == ["install -e .[web]", web]
     assert checkout.make("web")[0] == [web]
     assert checkout.make("test")[0][0] == "install -e .[dev]"
+    assert [line.partition(" -p ")[2] for line in checkout.make("test-fast")[0]] == [
+        "tests.fast --fast"
+    ]
+    assert checkout.make("test-all")[0][0].endswith(" -m not gpu and not simulated and not matrix")
+    assert checkout.make("same", "WITH=main", "ARGS=sac")[0] == ["python -m tests.same main sac"]
+    assert "--since=main" in checkout.make("test-changed", "SINCE=main")[0][0]
     assert checkout.make("test", "EXTRAS=mjx")[0][0] == "install -e .[dev,mjx]"
     assert checkout.make("train", "EXTRAS=mjx", "ARGS=task=drone")[0] == [
         "python train.py task=drone"
