@@ -53,6 +53,7 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
 # -- the interface ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_gymnasiums_checker_passes(task):
     """`check_env` finds nothing, pictures included, but what is so: observations without bounds,

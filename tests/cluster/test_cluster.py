@@ -43,6 +43,7 @@ def seen(tmp_path_factory) -> dict:
     }
 
 
+@pytest.mark.slow
 def test_in_step_is_one_process(seen):
     """Three actors in step with the learner give every bit of one process, worlds too, with a
     memory and a bonus for what is new, after the death of one and after a resume of one process's
@@ -53,6 +54,7 @@ def test_in_step_is_one_process(seen):
     assert now["row"]["cluster/lag_max"] == 0 and now["row"]["cluster/refused"] == 0
 
 
+@pytest.mark.slow
 def test_no_step_is_learned_from_twice(seen):
     """Without step the lag is bounded, late packets are refused and counted, and each packet that
     was learned from is of an account, over a death and a stopped actor."""
@@ -65,23 +67,27 @@ def test_no_step_is_learned_from_twice(seen):
     assert now["finite"] and now["changed"]
 
 
+@pytest.mark.slow
 def test_an_older_policy_is_corrected_for(seen):
     """By itself where actors are ahead, and nowhere else."""
     assert seen["on their own"]["correction"] == "proximal"
     assert seen["in step"]["correction"] == "none"
 
 
+@pytest.mark.slow
 def test_lives_go_on(seen):
     """An actor that is started again has its next life, and so has each after a resume."""
     before, after = seen["on their own"]["continued"]["lives"]
     assert before == [2, 1] and after == [3, 3]
 
 
+@pytest.mark.slow
 def test_a_packet_that_is_not_finite_is_refused(seen):
     """It is counted, nothing is learned from it, and its actor begins its next life."""
     assert seen["on their own"]["broken"] == [False, 1, 1]
 
 
+@pytest.mark.slow
 def test_evaluations_are_beside_the_learner(seen):
     """Each success comes some iterations later, and is that of the policy of the iteration that the
     row names. One that an evaluator did not live to give comes from the next. The one that is high
@@ -93,11 +99,13 @@ def test_evaluations_are_beside_the_learner(seen):
     assert now["best"] and now["ended"]
 
 
+@pytest.mark.slow
 def test_the_mean_of_evaluations_goes_on(seen):
     """A checkpoint has it where the actors begin anew, too: curricula by success follow it."""
     assert seen["on their own"]["continued"]["success"] == 0.25
 
 
+@pytest.mark.slow
 def test_an_actor_that_is_asked_to_end_hands_in_its_packet(seen):
     """After SIGTERM it ends, and no packet is lost."""
     assert seen["on their own"]["handed in"]
@@ -119,17 +127,20 @@ def test_a_process_is_free_after_an_error(monkeypatch):
     assert codes == [0, 0]
 
 
+@pytest.mark.slow
 def test_another_task_is_refused(seen):
     """An actor with another reward is refused in one line that names the difference."""
     assert seen["on their own"]["refused"].startswith("actor 1 is refused: its task is ")
 
 
+@pytest.mark.slow
 def test_all_listen_on_this_machine_alone(seen):
     """Every listening socket of the program and of its children is on 127.0.0.1."""
     sockets = seen["on their own"]["sockets"]
     assert sockets and {*sockets} <= {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
+@pytest.mark.slow
 def test_a_death_is_one_line(seen):
     """Of four actors and an evaluator that ended, one line each is said, and nothing of Ray's."""
     lines = [line for line in seen["said"].splitlines() if line.strip()]

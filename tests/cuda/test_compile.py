@@ -74,6 +74,7 @@ def test_every_operator_compiles(function, tmp_path):
     assert [*tmp_path.glob("*.cubin")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["cartpole", "quadruped"])
 def test_the_kernels_of_a_step_compile(task, tmp_path):
     """They take at most 2 KiB of stack in a thread, on each of these GPUs."""

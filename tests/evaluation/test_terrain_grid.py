@@ -71,6 +71,7 @@ def test_several_worlds_in_a_film(run):
     assert np.abs(last[0].astype(int) - last[1]).mean() > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words, said",
     [

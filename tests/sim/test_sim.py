@@ -63,10 +63,8 @@ FRESH = 6  # sensor columns which need positions and velocities alone; the other
 QUADRUPED = Path(__file__).parents[2] / "tasks/assets/quadruped.xml"
 FIELDS = ("body_mass", "geom_friction")
 WORLDS = 64
-MJX = pytest.param(
-    "mjx",
-    marks=pytest.mark.skipif(find_spec("jax") is None, reason="the extra [mjx] is not installed"),
-)
+NO_JAX = pytest.mark.skipif(find_spec("jax") is None, reason="the extra [mjx] is not installed")
+MJX = pytest.param("mjx", marks=[NO_JAX, pytest.mark.slow])
 
 
 @functools.cache
@@ -547,7 +545,7 @@ def test_warp_is_mujoco_on_the_quadruped():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("jax") is None, reason="the extra [mjx] is not installed")
+@NO_JAX
 def test_mjx_in_float64_is_mujoco():
     """With JAX in float64 a control step of 100 states in contact agrees to rounding.
 

@@ -119,6 +119,7 @@ def test_scores():
     assert short["success"] == pytest.approx(1 / 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", (0.0, 1.0))
 def test_nobody_gets_up_by_chance(size):
     """Zero actions and random actions reach no more than a tenth of the threshold of 0.95."""

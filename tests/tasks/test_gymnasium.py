@@ -80,6 +80,7 @@ def transitions(name: str, scale: float) -> Iterator[tuple[Transition, Transitio
             package.reset()
 
 
+@pytest.mark.slow
 @named
 @pytest.mark.parametrize("scale", [1.0, 0.0])
 def test_transitions_are_the_package_s(name, scale):

@@ -110,6 +110,7 @@ def test_gains_follow_the_rotors(task):
     assert -m.actuator_biasprm[:, 2] == pytest.approx(4 * armature * turn, rel=3e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0.0, 1.0])
 def test_nothing_and_anything_fall(size):
     """No actions and random ones fall in every episode, so they have no success at all."""

@@ -148,6 +148,7 @@ def test_goals_can_be_reached():
         assert error.norm() < 1e-3, goal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", THRESHOLDS)
 @pytest.mark.parametrize("scale", [0.0, 1.0])
 def test_chance_reaches_a_tenth_at_most(name, scale):
