@@ -37,6 +37,7 @@ SAC = ("algo=sac", "algo.warmup=128", "algo.batch_size=64")
 # name → words of train.py. A task's own case trains it with PPO and the kernels of its step; the
 # others share one task, whose mirror image is known and whose kernels are quick to write.
 CASES: dict[str, tuple[str, ...]] = {task: (f"task={task}",) for task in TASKS} | {
+    "hopper": ("task=hopper", "algo.num_minibatches=4"),  # of 32, which need longer rollouts
     "robot": ("task=quadruped", "recipe=robot"),
     "unfused": ("task=cartpole", "fuse=off", "algo.fused=false"),
     "symmetry net": ("task=cartpole", "algo.symmetry=net"),
