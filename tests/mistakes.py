@@ -2,7 +2,7 @@
 
     make test-all ARGS="--cov --cov-report="       writes .coverage: the lines that the tests run
     .venv/bin/python -m tests.mistakes             twenty mistakes of seed 1
-    .venv/bin/python -m tests.mistakes seed=2 count=5 out=mistakes.json
+    .venv/bin/python -m tests.mistakes seed=2 count=5 only=1,4 out=mistakes.json
 
 A mistake is a sign, a comparison, an index or a dropped term, in a line that runs. The kind is
 drawn first, then one of all its places. `make test-changed` and `make test-fast` look for each, and
@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from coverage import CoverageData
 
+from tests.changed import distances
 from tests.packages import ROOT, source_files
 
 OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
@@ -147,12 +148,12 @@ def draw(seed: int, count: int, lines: dict[Path, set[int]]) -> list[Mistake]:
     return [generator.choice(places[generator.choice(sorted(places))]) for _ in range(count)]
 
 
-def search(target: str, copy: Path, only: str = "") -> Search:
-    """Run a target of the Makefile until a test fails, or only its tests of one file.
+def search(target: str, copy: Path, *files: str) -> Search:
+    """Run a target of the Makefile until a test fails, or only its tests of some files.
 
     Tests that go on for LONGEST find the mistake, too: they do not end.
     """
-    make = ["make", "-n", target, f"ARGS={shlex.join(PYTEST)} {only}"]
+    make = ["make", "-n", target, f"ARGS={shlex.join((*PYTEST, *files))}"]
     dry = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
     line = [sys.executable, *shlex.split(dry.stdout.splitlines()[-1])[1:]]
     begin = time.perf_counter()
@@ -177,18 +178,22 @@ def passes(copy: Path, failure: str) -> bool:
     return match is not None and not subprocess.run(line, cwd=copy, capture_output=True).returncode
 
 
-def find(copy: Path) -> dict[str, Search]:
+def find(copy: Path, mistake: Mistake) -> dict[str, Search]:
     """What the targets do with the mistake in a copy; test-all only if no other finds it.
 
-    Of test-fast the file in which `test-changed` fails comes first, since it takes seconds.
+    A test runs once. If `test-changed` fails, of test-fast its file comes first. If it passes, the
+    others have the files that it leaves out.
     """
     results = {"test-changed": search("test-changed", copy)}
     if failure := FAILURE.match(results["test-changed"].test):
         results["test-fast"] = search("test-fast", copy, failure[1])
-    if not failure or not results["test-fast"].finds:
-        results["test-fast"] = search("test-fast", copy)
-    if not any(result.finds for result in results.values()):
-        results["test-all"] = search("test-all", copy)
+        if not results["test-fast"].finds:
+            results["test-fast"] = search("test-fast", copy)
+        return results
+    files = {f"{x.relative_to(ROOT)}" for x in (ROOT / "tests").rglob("test_*.py")}
+    others = sorted(files - distances({mistake.file}).keys())
+    for target in ("test-fast", "test-all"):
+        results[target] = search(target, copy, *others) if others else Search(False, 0.0, "no more")
     return results
 
 
@@ -201,16 +206,19 @@ def main() -> None:
     if subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=ROOT, check=False).returncode:
         raise SystemExit("error: mistakes are planted in a clone of HEAD: commit first")
     seed, count = int(options.get("seed", 1)), int(options.get("count", 20))
+    numbers = options.get("only", ",".join(map(str, range(1, count + 1)))).split(",")
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(copy)], check=True)
         for number, mistake in enumerate(draw(seed, count, lines_that_ran(coverage)), 1):
+            if f"{number}" not in numbers:
+                continue
             file = copy / mistake.file
             source = file.read_bytes()
             file.write_bytes(mistake.plant(source))
             print(f"{number}. {mistake.description()}", flush=True)
-            results = find(copy)
+            results = find(copy, mistake)
             file.write_bytes(source)
             for target, (finds, seconds, test) in results.items():
                 if finds and not passes(copy, test):
