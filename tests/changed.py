@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,9 +24,11 @@ from tests.fast import fast_tests
 from tests.packages import ROOT, module_imports, module_name, package, source_files
 
 LOADER = "gpusim_rl.envs.load_task"  # imports the task that a command line names
-PACKAGE = "gpusim_rl.tasks."
+TASKS = "gpusim_rl.tasks."
 # what every test depends on
 SHARED = {Path(name) for name in ("pyproject.toml", "tests/__init__.py", "gpusim_rl/__init__.py")}
+
+DISTANCES = pytest.StashKey[dict[str, list[int]]]()  # test file → its Distance, of a session
 
 
 class Distance(NamedTuple):
@@ -73,30 +75,41 @@ class Graph:
     def __init__(self, gone: frozenset[Path] = frozenset()):
         tests = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py")]
         self.files = {*source_files(ROOT), *tests}
-        modules = {module_name(file): file for file in self.files | gone}
-        self.words: dict[Path, set[str]] = {}
+        self.modules = {module_name(file): file for file in self.files | gone}
+        trees = {file: ast.parse((ROOT / file).read_text()) for file in self.files}
+        self.words = {file: strings(tree) for file, tree in trees.items()}
         self.importers: dict[Path, set[Path]] = defaultdict(set)
+        self.add_imports(gone)
+        self.add_names()
+        self.add_fixtures(trees)
+
+    def add_imports(self, gone: frozenset[Path]) -> None:
+        """Modules reach what they import, and the one that loads tasks reaches them all."""
         for module, names in module_imports(ROOT, self.files, gone).items():
             for name in names:
-                self.importers[modules[name]].add(modules[module])
-        for name, file in modules.items():
-            if name.startswith(PACKAGE):
-                self.importers[file].add(modules[LOADER])
-        conftests = {file: fixtures(file) for file in self.files if file.name == "conftest.py"}
-        by_name = {file.name: file for file in self.files}
-        for file in self.files:
-            tree = ast.parse((ROOT / file).read_text())
-            self.words[file] = strings(tree)
-            if not is_test(file):
-                continue
-            for word in self.words[file]:
-                named = by_name.get(word) or modules.get(word)
-                named = named or modules.get(word.rpartition(".")[0])
-                if named:
-                    self.importers[named].add(file)
-            arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-            for conftest, offered in conftests.items():
-                if conftest.parent in file.parents and offered & (arguments | self.words[file]):
+                self.importers[self.modules[name]].add(self.modules[module])
+        for name, file in self.modules.items():
+            if name.startswith(TASKS):
+                self.importers[file].add(self.modules[LOADER])
+
+    def add_names(self) -> None:
+        """Tests reach the modules that their strings name, as files or with dots."""
+        named: dict[str, set[Path]] = defaultdict(set)
+        for module, file in self.modules.items():
+            named[module].add(file)
+            named[file.name].add(file)
+        for file in filter(is_test, self.files):
+            for word in self.words[file] - {"__init__.py", "conftest.py"}:
+                for other in named.get(word) or named.get(word.rpartition(".")[0]) or ():
+                    self.importers[other].add(file)
+
+    def add_fixtures(self, trees: dict[Path, ast.Module]) -> None:
+        """Tests reach the conftest.py of their folder, or above, whose fixtures they ask for."""
+        for conftest in [file for file in self.files if file.name == "conftest.py"]:
+            offered = fixtures(trees[conftest])
+            for file in self.files:
+                names = {x.arg for x in ast.walk(trees[file]) if isinstance(x, ast.arg)}
+                if conftest.parent in file.parents and offered & (names | self.words[file]):
                     self.importers[conftest].add(file)
 
     def readers(self, file: Path) -> set[Path]:
@@ -132,10 +145,9 @@ def is_test(file: Path) -> bool:
     return file.parts[0] == "tests"
 
 
-def fixtures(conftest: Path) -> set[str]:
+def fixtures(conftest: ast.Module) -> set[str]:
     """The fixtures that a conftest.py offers."""
-    body = ast.parse((ROOT / conftest).read_text()).body
-    functions = [node for node in body if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in conftest.body if isinstance(node, ast.FunctionDef)]
     return {f.name for f in functions if "fixture" in "".join(map(ast.unparse, f.decorator_list))}
 
 
@@ -167,25 +179,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find the distances, once: xdist's workers get the options of the process that starts them."""
-    if not hasattr(config.option, "distances"):
-        changed = changed_files(config.option.since)
-        config.option.distances = {name: [*x] for name, x in distances(changed).items()}
-        reach = f"{len(config.option.distances)} test files reach them"
-        print(f"{len(changed)} files differ from {config.option.since}, {reach}")
+    """Find the distances; a worker of xdist gets those of the process that starts it."""
+    if hasattr(config, "workerinput"):
+        config.stash[DISTANCES] = config.workerinput["distances"]
+        return
+    changed = changed_files(config.option.since)
+    config.stash[DISTANCES] = {name: [*x] for name, x in distances(changed).items()}
+    reach = f"{len(config.stash[DISTANCES])} test files reach them"
+    print(f"{len(changed)} files differ from {config.option.since}, {reach}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the distances to a worker of xdist."""
+    node.workerinput["distances"] = node.config.stash[DISTANCES]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out test files that reach no changed file."""
     if collection_path.suffix != ".py" or not collection_path.is_relative_to(ROOT):
         return None
-    return f"{collection_path.relative_to(ROOT)}" not in config.option.distances or None
+    return f"{collection_path.relative_to(ROOT)}" not in config.stash[DISTANCES] or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort the tests, so that each worker begins with the nearest ones."""
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    known = [x for x in items if f"{x.path.relative_to(ROOT)}" in config.option.distances]
+    known = [x for x in items if f"{x.path.relative_to(ROOT)}" in config.stash[DISTANCES]]
     config.hook.pytest_deselected(items=[item for item in items if item not in known])
     items[:] = dealt([*nearest_first(config, known)], workers)
 
@@ -196,7 +216,7 @@ def nearest_first(config: pytest.Config, items: list[pytest.Item]) -> Iterator[l
     fast = fast_tests(items)
     for item in items:
         turn = 0 if item.nodeid in fast else 2 if item.get_closest_marker("slow") else 1
-        distance = config.option.distances[f"{item.path.relative_to(ROOT)}"]
+        distance = config.stash[DISTANCES][f"{item.path.relative_to(ROOT)}"]
         groups[(turn, *distance, item.path)].append(item)
     yield from (groups[key] for key in sorted(groups))
 
@@ -214,5 +234,5 @@ def dealt(groups: list[list[pytest.Item]], workers: int) -> list[pytest.Item]:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """It is no mistake that nothing has changed."""
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not session.config.option.distances:
+    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not session.config.stash[DISTANCES]:
         session.exitstatus = pytest.ExitCode.OK

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import changed, fast, mistakes, same
+from tests.command_lines import run_python
 from tests.packages import ROOT, source_files
 from tests.test_style import UNMIRRORED
 
@@ -126,6 +127,14 @@ def test_a_module_that_is_gone_reaches_who_imports_it(monkeypatch):
         Path, "read_text", lambda path: text if path.name == "test_rng.py" else read(path)
     )
     assert changed.Graph(frozenset({gone})).steps(gone)[Path("tests/core/test_rng.py")] == 1
+
+
+@pytest.mark.slow
+def test_distances_are_the_same_in_every_process():
+    """Workers of xdist need the tests in the same order, and have other hashes of strings."""
+    program = "from tests.changed import *; print(sorted(distances({Path('play.py')}).items()))"
+    first, second = (run_python(program, PYTHONHASHSEED=seed) for seed in ("1", "2"))
+    assert first.returncode == 0 and first.stdout == second.stdout, first.stderr
 
 
 def test_which_files_have_changed(tmp_path):
