@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.fast import fast_tests
-from tests.packages import ROOT, module_imports, module_name, package, source_files
+from tests.packages import ROOT, module_imports, module_name, nodes, package, source_files
 
 LOADER = "gpusim_rl.envs.load_task"  # imports the task that a command line names
 TASKS = "gpusim_rl.tasks."
@@ -56,11 +56,10 @@ def changed_files(since: str, root: Path = ROOT) -> set[Path]:
     return {Path(name) for name in names if name}
 
 
-def strings(tree: ast.AST) -> set[str]:
+def strings(parts: list[ast.AST]) -> set[str]:
     """The words, and the parts of paths, in the strings of a module but its docstrings."""
-    nodes = [*ast.walk(tree)]
-    docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
-    constants = [x for x in nodes if isinstance(x, ast.Constant) and id(x) not in docs]
+    docs = {id(node.value) for node in parts if isinstance(node, ast.Expr)}
+    constants = [x for x in parts if isinstance(x, ast.Constant) and id(x) not in docs]
     texts = [x.value for x in constants if isinstance(x.value, str)]
     return {word for text in texts for word in re.split(r"[^\w.-]+", text)}
 
@@ -76,12 +75,13 @@ class Graph:
         tests = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py")]
         self.files = {*source_files(ROOT), *tests}
         self.modules = {module_name(file): file for file in self.files | gone}
-        trees = {file: ast.parse((ROOT / file).read_text()) for file in self.files}
-        self.words = {file: strings(tree) for file, tree in trees.items()}
+        parts = {file: nodes((ROOT / file).read_text()) for file in self.files}
+        self.words = {file: strings(x) for file, x in parts.items()}
         self.importers: dict[Path, set[Path]] = defaultdict(set)
         self.add_imports(gone)
         self.add_names()
-        self.add_fixtures(trees)
+        self.add_fixtures(parts)
+        nodes.cache_clear()
 
     def add_imports(self, gone: frozenset[Path]) -> None:
         """Modules reach what they import, and the one that loads tasks reaches them all."""
@@ -103,13 +103,15 @@ class Graph:
                 for other in named.get(word) or named.get(word.rpartition(".")[0]) or ():
                     self.importers[other].add(file)
 
-    def add_fixtures(self, trees: dict[Path, ast.Module]) -> None:
+    def add_fixtures(self, parts: dict[Path, list[ast.AST]]) -> None:
         """Tests reach the conftest.py of their folder, or above, whose fixtures they ask for."""
-        for conftest in [file for file in self.files if file.name == "conftest.py"]:
-            offered = fixtures(trees[conftest])
-            for file in self.files:
-                names = {x.arg for x in ast.walk(trees[file]) if isinstance(x, ast.arg)}
-                if conftest.parent in file.parents and offered & (names | self.words[file]):
+        conftests = [file for file in self.files if file.name == "conftest.py"]
+        offered = {conftest: fixtures(parts[conftest]) for conftest in conftests}
+        for file in filter(is_test, self.files):
+            names = {x.arg for x in parts[file] if isinstance(x, ast.arg)}
+            for conftest in conftests:
+                below = conftest.parent in file.parents
+                if below and offered[conftest] & (names | self.words[file]):
                     self.importers[conftest].add(file)
 
     def readers(self, file: Path) -> set[Path]:
@@ -145,9 +147,9 @@ def is_test(file: Path) -> bool:
     return file.parts[0] == "tests"
 
 
-def fixtures(conftest: ast.Module) -> set[str]:
+def fixtures(conftest: list[ast.AST]) -> set[str]:
     """The fixtures that a conftest.py offers."""
-    functions = [node for node in conftest.body if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in conftest if isinstance(node, ast.FunctionDef)]
     return {f.name for f in functions if "fixture" in "".join(map(ast.unparse, f.decorator_list))}
 
 

@@ -3,6 +3,7 @@
 import ast
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -57,6 +58,12 @@ def source_files(root: Path) -> list[Path]:
     return sorted(file.relative_to(root) for file in files)
 
 
+@cache
+def nodes(source: str) -> list[ast.AST]:
+    """All nodes of a module's syntax tree. What keeps many of them clears the cache."""
+    return [*ast.walk(ast.parse(source))]
+
+
 def imported_names(source: str) -> set[str]:
     """Dotted names of all that a module imports, also inside functions; relative ones as `.name`.
 
@@ -64,7 +71,7 @@ def imported_names(source: str) -> set[str]:
     comes before its first value, with a dot at the end.
     """
     names = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
