@@ -1,9 +1,9 @@
 """The tests that a change may break, nearest first: the pytest plugin of `make test-changed`.
 
 It keeps the test files that reach a changed file by imports, by fixtures of a conftest.py, or by a
-name in their strings, such as "train.py". First come fast tests, as tests/fast.py has them, and
-last the slow ones. Among each, tests of the changed file's own name or room precede those that are
-more steps away.
+name in their strings, such as "train.py". First come the tests of a changed file's own name, then
+fast ones, as tests/fast.py has them, then those of its room, then the others, and last the slow
+ones. Among each, those that are fewer steps away come first.
 
     python -m pytest -p tests.changed --since=HEAD      what is not committed
     python -m pytest -p tests.changed --since=main      the commits of a branch as well
@@ -213,14 +213,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def nearest_first(config: pytest.Config, items: list[pytest.Item]) -> Iterator[list[pytest.Item]]:
-    """The tests of each file, which share fixtures, fast ones first and slow ones last."""
+    """The tests of each file, which share fixtures, in the order of `turn`."""
     groups: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
     fast = fast_tests(items)
     for item in items:
-        turn = 0 if item.nodeid in fast else 2 if item.get_closest_marker("slow") else 1
-        distance = config.stash[DISTANCES][f"{item.path.relative_to(ROOT)}"]
-        groups[(turn, *distance, item.path)].append(item)
+        distance = Distance(*config.stash[DISTANCES][f"{item.path.relative_to(ROOT)}"])
+        slow = item.get_closest_marker("slow") is not None
+        groups[(turn(distance, item.nodeid in fast, slow), *distance, item.path)].append(item)
     yield from (groups[key] for key in sorted(groups))
+
+
+def turn(distance: Distance, fast: bool, slow: bool) -> int:
+    """When a test runs: that of the changed file's name, fast ones, its room, others, slow ones."""
+    if slow:
+        return 4
+    if not distance.other_name:
+        return 0
+    return 1 if fast else 3 if distance.other_room else 2
 
 
 def dealt(groups: list[list[pytest.Item]], workers: int) -> list[pytest.Item]:

@@ -161,6 +161,14 @@ def test_which_files_have_changed(tmp_path):
         changed.changed_files("none", tmp_path)
 
 
+def test_when_a_test_runs():
+    """Own name, fast, own room, others, slow; a fast one of the own name is one of its name."""
+    own, near, far = (changed.Distance(*x, 1) for x in ((0, 0), (1, 0), (1, 1)))
+    turns = [(own, True), (own, False), (near, True), (far, True), (near, False), (far, False)]
+    assert [changed.turn(*x, slow=False) for x in turns] == [0, 0, 1, 1, 2, 3]
+    assert changed.turn(own, fast=False, slow=True) == 4
+
+
 def test_each_worker_begins_with_the_nearest():
     """The groups are dealt in turn, and each worker's piece has the same length."""
     groups = [[1], [2, 2], [3, 3, 3], [4] * 4]
