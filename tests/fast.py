@@ -21,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FILE = Path(__file__).with_name("seconds.txt")
-LIMIT = 0.25  # [s] of a test function, all its fast parameters together
+LIMIT = 0.2  # [s] of a test function, all its fast parameters together
 LONG_FIXTURE = 0.5  # [s] of a fixture of a module or of a session
 
 
