@@ -57,6 +57,7 @@ def test_asked_of_all_or_refused():
         env.env_method("render", indices=1)
 
 
+@pytest.mark.slow
 def test_stable_baselines3_learns_cartpole():
     """PPO of Stable-Baselines3 swings the pole up: six times the return and more after 51,200
     steps."""

@@ -40,6 +40,7 @@ def learners(tmp_path_factory) -> Path:
     return shared(tmp_path_factory, "learners", make)
 
 
+@pytest.mark.slow
 def test_an_algorithm_of_ones_own(learners):
     """At most 60 lines that import no other algorithm train, and the rest of the program knows
     them: metrics, report, loggers, verify, evaluation, export and the gate."""
@@ -85,6 +86,7 @@ def test_an_own_algorithm_goes_on_to_the_bit(learners):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.slow
 def test_a_record_from_a_file(learners):
     """A learner whose record is filled from a file learns its actions, and is exported."""
     obs = torch.randn(32, 16, 5, generator=torch.Generator().manual_seed(0))
@@ -98,6 +100,7 @@ def test_a_record_from_a_file(learners):
     assert last < 0.2 * first
 
 
+@pytest.mark.slow
 def test_a_changed_loss_is_used_or_refused(tmp_path):
     """A subclass of PPO with another loss learns by it, and differs from PPO; beside
     algo.fused=true it is refused before a run begins."""

@@ -534,6 +534,7 @@ def test_cfg_prints_the_configuration(here):
     assert yaml.safe_load(said) == compose.compose_plain("config", ["seed=7"])
 
 
+@pytest.mark.slow
 def test_multirun(here):
     """-m makes a run for each value, in directories that say what was swept, and leaves only runs/.
     The configuration of each is that of a single run. Values that look alike share no directory."""

@@ -17,7 +17,12 @@ def draw() -> Draw:
     return Draw(7)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SLOW = ("multirun", "right")  # they train: 13 and 9 s
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in KINDS]
+)
 def test_a_line_ends_well_or_in_one_line(draw, trained, kind):
     """A drawn line of every kind ends with 0 and nothing on stderr, or with 2, one line and
     nothing left behind."""

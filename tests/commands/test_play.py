@@ -306,6 +306,7 @@ def controller_of(run: Path) -> tuple[bytes, dict[str, Any]]:
     return model.graph.SerializeToString(deterministic=True), metadata | about
 
 
+@pytest.mark.slow
 def test_resume_is_exact(here, copy):
     """Two iterations and two more in another process give, bit by bit, the state of four; time and
     rows go on."""

@@ -145,6 +145,7 @@ def torchrun_train(folder, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_two_ranks_are_one(tmp_path, learner):
     """Two gloo ranks of 32 worlds leave the weights of one process with 64 after 5 iterations.

@@ -10,8 +10,11 @@ from gpusim_rl.deploy.export_policy import rest
 from tests.exported import Exported, export_task
 from tests.worlds import TASKS, make_env, make_task
 
+QUICK = ("cartpole", "drone", "quadruped")  # an export takes 6 s: all others are slow
+EACH = [pytest.param(task, marks=[pytest.mark.slow] * (task not in QUICK)) for task in TASKS]
 
-@pytest.fixture(scope="session", params=TASKS)
+
+@pytest.fixture(scope="session", params=EACH)
 def exported(request, tmp_path_factory) -> Exported:
     """An exported policy of each task, with a history."""
     term = next(iter(make_env(request.param, 1).term_widths))  # the first that it observes

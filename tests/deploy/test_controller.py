@@ -128,6 +128,7 @@ def test_cartpole(tmp_path):
     check(export_task("cartpole", tmp_path / "p.onnx", steps=STEPS, episode=1.0))
 
 
+@pytest.mark.slow
 def test_memory_of_the_task(tmp_path):
     """An action delay, a filter of a reading, the time and a reading in `control` are deployed in a
     file, with late and lost readings, biases and a history."""
@@ -312,6 +313,7 @@ def test_no_mirror_of_a_tendon():
         Reflector(task.mjm, 0, None, "cpu")
 
 
+@pytest.mark.slow
 def test_symmetric_network(tmp_path):
     """A network that commutes with the mirror is deployed as it is."""
     task = make_task("quadruped", **SHORT)

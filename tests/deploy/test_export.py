@@ -396,6 +396,7 @@ class RunsAhead(torch.nn.Module):
         return 4.0 * ahead - 0.3 * joints
 
 
+@pytest.mark.slow
 def test_rounding_does_not_grow_in_a_memory(tmp_path):
     """A file is compared with the Env's readings, which do not answer to its own targets. Its
     memory of them still stays with the Env's for a whole episode."""

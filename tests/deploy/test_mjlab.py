@@ -41,6 +41,7 @@ def write(actor: MjlabActor, path: Path, observations: torch.Tensor) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["humanoid", "quadruped"])
 def test_their_words_and_ours(tmp_path, name):
     """In an Env the file's actions, scaled by its metadata, are the targets that the task makes of

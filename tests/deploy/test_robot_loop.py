@@ -114,6 +114,7 @@ def test_damaged_packets_count_as_lost(trot, tmp_path):
     assert said.strip().endswith(f"{port}: there are no readings"), said
 
 
+@pytest.mark.slow
 def test_the_loop_outlives_bad_packets_and_a_robot_that_is_gone(trot, tmp_path):
     """A time that is a text, a number that no float holds, and a closed port end no loop: the guard
     counts faults and lets the robot lie down, and the loop ends with 0."""

@@ -108,7 +108,7 @@ PLAIN = ("gpusim_rl.verify", "gpusim_rl.fit_actuator", "gpusim_rl.report")  # wi
 PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
 
 
-QUICK = ("README.md", "docs/first-run.md")  # all others are slow
+QUICK = ("README.md",)  # all others are slow
 
 
 def quick_or_slow(page: str) -> Any:

@@ -91,6 +91,7 @@ def test_a_log_of_the_robot_comes_first(work):
     assert identified < said.index("$(cat train.txt) ranges=robot run_dir=")
 
 
+@pytest.mark.slow
 def test_a_log_of_a_robot_that_walks(work):
     """It is read with the file that walked, which WALKED names; this one walked too shortly."""
     demo = ROOT / "gpusim_rl" / "demo" / "quadruped.onnx"

@@ -104,6 +104,7 @@ def test_the_width_is_that_of_all(tmp_path, monkeypatch, no_own_tasks):
     assert worlds.single_action_space.shape == (1,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text, says",
     [

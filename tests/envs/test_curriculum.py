@@ -308,6 +308,7 @@ def test_learned_gains_cannot_be_scheduled(tmp_path):
         build(*words, written({LOW: schedule(0.8, 0.9)}))
 
 
+@pytest.mark.slow
 def test_by_success_evaluates(tmp_path):
     """A plan by success has training evaluate, without stop_at, and a run with a plan resumes."""
     plan = "curriculum={task.randomise.push.high:{from:0,to:1,by:success,start:0,stop:1}}"

@@ -201,6 +201,7 @@ def test_levels_in_the_log():
     assert means[f"level/{kinds[2]}"] == 0.0  # of no world
 
 
+@pytest.mark.slow
 def test_friction_decides():
     """On a slope of tan 0.275 a robot slides where the patch has friction 0.2, and holds at 0.8."""
     slid = {}

@@ -461,6 +461,7 @@ def test_a_policy_that_does_not_walk_fails(file, capsys):
     assert any(line.startswith("commands: error 0.") for line in verdict["complaints"])
 
 
+@pytest.mark.slow
 def test_variants_are_judged(file, tmp_path, capsys):
     """fp16 and int8 are smaller, answer nearly the same, and have verdicts of their own."""
     report = run_gate(file, "variants=[fp16,int8]", f"out={tmp_path / 'gate.json'}")

@@ -257,6 +257,7 @@ def test_a_training_writes_its_report(tmp_path):
     assert 'class="failed">Failed after' in (here / "bad" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
     """A training whose logger refuses the policy ends well, with its report and one line."""
 
@@ -379,6 +380,7 @@ def test_a_mistake_gets_one_line(strange, line, monkeypatch, capsys):
     assert sorted(strange.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_the_command_says_how_it_is_called(tmp_path):
     """Without a word it prints its help and ends with 2; a mistake is answered without torch."""
     here = tmp_path / "here"

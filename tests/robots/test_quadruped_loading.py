@@ -437,6 +437,7 @@ def test_meshes_are_shown_but_not_embedded(tmp_path, collide):
 # -- training, export ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_exported_file_walks_alone(file, tmp_path):
     """The runtime, which has only the ONNX file, knows gains, stance and joint order, and walks as
@@ -458,6 +459,7 @@ def test_the_exported_file_walks_alone(file, tmp_path):
         np.testing.assert_allclose(walked["path"][t], env.sim.qpos, atol=2e-3, err_msg=str(t))
 
 
+@pytest.mark.slow
 def test_commands(tmp_path):
     """train.py trains a robot for an iteration and exports it; play.py prints its description and
     evaluates the run."""

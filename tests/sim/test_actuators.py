@@ -488,6 +488,7 @@ def test_hostile_files(net, tmp_path):
     assert all(torch.equal(x, good[name]) for name, x in net_tensors(again).items())
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
     """A run holds the network it was trained with, goes on without the file it came from, and names
     no other."""

@@ -179,6 +179,7 @@ def test_a_directory_that_turns_read_only(disk, monkeypatch, capsys):
     assert last_iteration(path) == 2
 
 
+@pytest.mark.slow
 def test_a_directory_that_vanishes(here, monkeypatch, capsys):
     """A run directory that somebody removes is made again at the next save, and can be resumed."""
     during(monkeypatch, lambda: shutil.rmtree("run"))
@@ -578,6 +579,7 @@ def test_the_failure_is_the_world(tmp_path):
     assert torch.equal(worst.tensors["model/body_mass"], env.sim.model("body_mass")[11])
 
 
+@pytest.mark.slow
 def test_capacities_grow(here, monkeypatch, capsys):
     """A capacity of MuJoCo Warp that is exceeded is doubled between iterations, said in one line,
     and kept in the run. The PPO before is gone when the next one is made."""
@@ -731,6 +733,7 @@ def test_verify(here, trained):
     assert "expected a run directory" in refused("-m gpusim_rl.verify", "run", "x", cwd=here)
 
 
+@pytest.mark.slow
 def test_resume_keeps_deterministic_warp(here):
     """On the CPU sim=warp resumes bit-identically, too."""
     for run, iterations in (("whole", 2), ("half", 1)):

@@ -704,6 +704,7 @@ def test_a_viser_that_is_another(monkeypatch, capsys):
 # -- as a process ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_server_ends_with_its_parent(tmp_path, trained):
     """It listens at 127.0.0.1 alone, and ends when the process that started it is killed."""
     words = ["mode=web", f"onnx={trained}/policy.onnx", "port=0"]
@@ -731,6 +732,7 @@ def test_the_server_ends_with_its_parent(tmp_path, trained):
         parent.communicate()
 
 
+@pytest.mark.slow
 def test_a_parent_that_ends_while_the_server_starts(tmp_path, trained):
     """The parent is the one at the begin of the program, also if it has ended before the page."""
     line = [sys.executable, str(ROOT / "play.py"), "mode=web", f"onnx={trained}/policy.onnx"]
