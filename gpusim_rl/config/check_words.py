@@ -146,9 +146,7 @@ def check_physics(task: dict[str, Any]) -> None:
     if not isinstance(training, dict) or {*training, "integrator"} != keys:
         expected = "expected exact, or the keys timestep, integrator and joint_friction"
         raise ValueError(f"task.training={training!r}: {expected}")
-    timestep, friction = training["timestep"], training["joint_friction"]
-    if timestep is not None and not (type(timestep) in (int, float) and timestep > 0):
-        raise ValueError(f"task.training.timestep={timestep!r}: expected seconds, or null")
+    friction = training["joint_friction"]
     if type(friction) is not bool:
         raise ValueError(f"task.training.joint_friction={friction!r}: expected true or false")
     integrator = training.get("integrator")  # runs of before have no such key

@@ -169,7 +169,7 @@ def angles(rotation: np.ndarray, result: np.ndarray) -> tuple[float, float, floa
     back, turn = np.zeros((2, 4))
     mujoco.mju_negQuat(back, rotation)
     mujoco.mju_mulQuat(turn, back, result)
-    w, x, y, z = turn if turn[0] >= 0 else -turn
+    w, x, y, z = turn  # of either sign: the angles are the same
     lean = 2.0 * math.atan2(math.hypot(x, y), math.hypot(w, z))
     half = math.atan2(z, w)  # of the turn about z
     spin = math.remainder(2.0 * half, 2 * math.pi)

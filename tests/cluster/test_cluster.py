@@ -15,6 +15,7 @@ import torch
 import yaml
 
 from gpusim_rl.cluster import engine
+from gpusim_rl.cluster.actor import identity
 from gpusim_rl.config import command_line, resume
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
@@ -22,7 +23,7 @@ from tests.command_lines import TINY, refused, run_python, succeed
 from tests.core.test_distributed import torchrun_train
 from tests.docs.examples import files
 from tests.shared import shared
-from tests.worlds import ROOT
+from tests.worlds import ROOT, make_config
 
 
 @pytest.fixture(scope="session")
@@ -223,6 +224,14 @@ def test_labels_of_a_run_are_read(trained, tmp_path):
     text = file.read_text().replace("labels: {}", "labels: {market: spot}")
     file.write_text(text.replace("address: null", "address: 10.0.0.1:6379"))
     assert resume.load_config(Run(tmp_path / "run")).cluster.labels == {"market": "spot"}
+
+
+def test_what_machines_have_in_common():
+    """Packages and the task; the machine and its GPU may differ."""
+    words = ("num_envs=8", "device=cpu")
+    ours, theirs = (identity(make_config(task, *words)) for task in ("task=cartpole", "task=ant"))
+    assert {"torch", "mujoco", "task"} <= {*ours} and not {*ours} & {"gpu", "machine"}
+    assert {name for name in ours if ours[name] != theirs[name]} == {"task"}
 
 
 def test_no_command_loads_ray(tmp_path):

@@ -338,6 +338,7 @@ def test_a_bad_reading_is_said_once(sim):
         ([0.01] * 60, "the period is 0.01 s"),  # a clock at half the speed, so twice the rate
         ([1.0], "the time since the last step is 1 s: the loop hangs"),
         ([0.1], "the time since the last step is 0.1 s"),
+        ([*[0.02] * 5, 0.1], "the time since the last step is 0.1 s"),
         ([0.05] * 10, ""),  # 50 ms is late, but not more than 3 steps
         ([0.07, *[0.02] * 15] * 3, ""),  # borne, as lost readings are
     ],
