@@ -1,11 +1,12 @@
 """Functions of B worlds as kernels: each operator against torch, and what a kernel promises."""
 
 import math
+import random
 
 import pytest
 import torch
 
-from gpusim_rl.core.fuse.kernel import Eager, Kernel, Place, fuse
+from gpusim_rl.core.fuse.kernel import LARGEST_KERNEL, Eager, Kernel, Place, fuse
 from gpusim_rl.core.fuse.operators import OPERATORS
 from gpusim_rl.core.fuse.trace import UnknownOperator
 
@@ -65,7 +66,7 @@ def elements(r):
         far_growth=torch.log1p(x.abs()),
         reverse=torch.rsub(x, y, alpha=2),
         rounds=torch.cat([x.round(), x.floor(), x.ceil(), x.trunc()], 1),
-        angles=torch.cat([y.sin(), y.cos(), near.tan(), near.asin(), near.acos(), y.atan()], 1),
+        angles=torch.cat([y.sin(), y.cos(), near.tan(), x.asin(), x.acos(), y.atan()], 1),
         turn=torch.atan2(x, y),
         growth=torch.cat([y.exp(), y.abs().log(), near.log1p(), near.expm1(), y.tanh()], 1),
         roots=torch.cat([y.abs().sqrt(), y.abs().rsqrt(), y.reciprocal(), y.sigmoid()], 1),
@@ -225,7 +226,6 @@ def test_an_unknown_operator_is_named(capsys, function, what):
     "function",
     [
         lambda r: {"y": r["x"] / len(r["x"])},
-        lambda r: {"y": torch.where(torch.arange(len(r["x"])) > len(r["x"]) - 3, 5.0, r["x"])},
         lambda r: {"y": 1e-4 * (r["x"] > 0.05)},
     ],
 )
@@ -236,6 +236,97 @@ def test_what_no_kernel_computes_is_noticed(monkeypatch, capsys, function):
     made = fuse("Mine", function, live, places(function, live))
     assert type(made) is Eager
     assert "Mine runs as torch: its kernel gives another y" in capsys.readouterr().err
+
+
+COUNT: list[int] = []  # calls of `counts`
+
+
+def counts(r):
+    """A function that changes what it reads."""
+    COUNT.append(1)
+    return {"y": r["x"] * len(COUNT)}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda r: {"y": torch.from_numpy(r["x"].numpy() * 2)},
+        lambda r: {"y": r["x"] * torch.from_numpy(r["x"].numpy() > 1.0)},
+        lambda r: {"y": r["x"] * float(r["x"].numpy()[0, 0])},
+        lambda r: {"y": r["x"] + torch.tensor(r["x"].numpy()[0])},
+        lambda r: {"y": r["x"] * float(r["n"].numpy().max() > 900)},
+        lambda r: {"y": r["x"] * r["x"][0]},
+        lambda r: {"y": r["x"] * (torch.arange(len(r["x"])) == 5)[:, None]},
+        lambda r: {"y": r["x"] * torch.arange(len(r["x"]) + 1)[:-1, None]},
+        lambda r: {"y": r["x"] * torch.linspace(0, 1, len(r["x"]))[:, None]},
+        lambda r: {"y": r["x"].expand(2, -1, -1).sum(0)},
+        lambda r: {"y": r["x"] * random.random()},
+        counts,
+    ],
+)
+def test_what_python_makes_of_rows_runs_as_torch(capsys, function):
+    """The code would hold it as it was: a line says why there is no kernel."""
+    live = {"x": torch.zeros(8, 3), "n": torch.zeros(8, dtype=torch.int64)}
+    made = fuse("Mine", function, live, {"y": Place(torch.zeros(8, 3))})
+    assert type(made) is Eager
+    said = capsys.readouterr().err
+    assert said.startswith("Mine runs as torch: ") and said.count("\n") == 1, said
+
+
+def test_a_result_of_another_width_is_not_written(capsys):
+    """Its numbers would be written into those of the next world."""
+    live = {"x": torch.zeros(8, 3)}
+    made = fuse("Mine", lambda r: {"y": r["x"]}, live, {"y": Place(torch.zeros(8))})
+    assert type(made) is Eager and "3 numbers where 1 belong" in capsys.readouterr().err
+
+
+def test_an_index_that_changes_is_told(capsys):
+    """A kernel holds which columns an index picks; one that is computed has no kernel."""
+    live, columns, limits = (
+        {"x": torch.zeros(8, 3)},
+        torch.tensor([0, 2]),
+        torch.tensor([1.0, 2, 3]),
+    )
+    picked = lambda r: {"y": r["x"][:, columns]}  # noqa: E731
+    made = fuse("Mine", picked, live, places(picked, live))
+    made()
+    columns[0] = 1
+    with pytest.raises(ValueError, match="an index tensor has changed"):
+        made()
+    masked = lambda r: {"y": r["x"][:, limits > 1.5]}  # noqa: E731
+    assert type(fuse("Mine", masked, live, places(masked, live))) is Eager
+    assert "an index made of numbers that may change" in capsys.readouterr().err
+
+
+def test_a_kernel_that_is_too_large_runs_as_torch(capsys):
+    """The compiler would need minutes, or end the process."""
+
+    def long(r):
+        y = r["x"]
+        for _ in range(LARGEST_KERNEL // 2 + 1):
+            y = y.sin() + 1
+        return {"y": y}
+
+    live = {"x": torch.zeros(8)}
+    assert type(fuse("Mine", long, live, places(long, live))) is Eager
+    assert "a kernel of 10" in capsys.readouterr().err
+
+
+def test_far_thresholds_and_edges_are_compared(monkeypatch, capsys):
+    """A translation that is wrong beyond a threshold in the tail, or of NaN alone, is noticed."""
+    live = {"x": torch.zeros(8), "n": torch.zeros(8, dtype=torch.int64)}
+    for name, wrong, function in (
+        ("gt", "{0} < {1}", lambda r: {"y": r["x"] + (r["x"] > 80.0)}),
+        ("gt", "{0} < {1}", lambda r: {"y": r["x"] + (r["n"] > 900)}),
+        ("asin", "wp::asin({0})", lambda r: {"y": r["x"].asin()}),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setitem(
+                OPERATORS, name, lambda t, call, text=wrong: t.pointwise(call, text, call.args)
+            )
+            assert type(fuse("Mine", function, live, places(function, live))) is Eager
+        assert "gives another y" in capsys.readouterr().err
+        assert type(fuse("Mine", function, live, places(function, live))) is Kernel
 
 
 def test_a_function_of_one_number_of_worlds_runs_as_torch(capsys):

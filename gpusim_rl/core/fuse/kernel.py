@@ -2,6 +2,8 @@
 
 import hashlib
 import importlib.util
+import math
+import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.fuse.operators import OPERATORS
+from gpusim_rl.core.fuse.second_run import SecondRun
 from gpusim_rl.core.fuse.source import MODULE, Store, write_body
 from gpusim_rl.core.fuse.trace import KINDS, ROWS, Cells, Tracer, UnknownOperator, entry
 from gpusim_rl.core.states import Rows, separate
@@ -22,6 +25,8 @@ from gpusim_rl.core.streams import start_warp, warp_device, warp_stream
 Function = Callable[[Rows], Rows]
 
 LARGEST_DIFFERENCE = 1e-4  # of a result of a kernel from that of torch
+LARGEST_KERNEL = 10_000  # statements: 17 s to compile; of 24,000 the compiler's stack overflows
+LITERAL = re.compile(r"(?:float32|float64|int64|int32)\((-?\d[\d.e+-]*)\)")  # of a statement
 BLOCK = 32  # threads: so that few thousand worlds reach all multiprocessors of a GPU
 
 
@@ -112,7 +117,11 @@ class Kernel(Eager):
         self.outputs = {key: f"o{k}" for k, key in enumerate(places)}
         tracer = Tracer(OPERATORS, self.device)
         results = self._trace(tracer)
-        self.operators, self.constants = tracer.count, tracer.constants
+        self.steps, self.operators = tracer.steps, len(tracer.steps)
+        self.literals = literals(tracer.lines)
+        self.indices, loads = tracer.indices, tracer.loads(tracer.places)
+        rows_looked_up = {text.partition("_[")[0] for text in loads}
+        self.lookups = {k for k, x in self.arguments.items() if x in rows_looked_up}
         self.source = self._write_source(tracer, results)
         self.kernel = load(self.source)
         self._launch, self._alive = self._bind(rows, places)
@@ -136,7 +145,10 @@ class Kernel(Eager):
 
     def _write_source(self, tracer: Tracer, results: dict[str, Cells]) -> str:
         """The source of the module: what the results need, and no more."""
-        body = "\n".join(write_body(tracer.lines, self._stores(tracer, results)))
+        statements = write_body(tracer.lines, self._stores(tracer, results))
+        if len(statements) > LARGEST_KERNEL:
+            raise UnknownOperator(f"a kernel of {len(statements)} statements")
+        body = "\n".join(statements)
         self.rows = {k: x for k, x in self.rows.items() if f"{self.arguments[k]}_[" in body}
         self.constants = {k: x for k, x in tracer.constants.items() if f"{k}_[" in body}
         indexed = [self.outputs[k] for k, p in self.places.items() if p.row is not None]
@@ -155,6 +167,10 @@ class Kernel(Eager):
         for key, place in self.places.items():
             cells, kind = results[key], KINDS[place.tensor.dtype]
             guard = str(results[place.guard].names[()]) if place.guard else ""
+            if cells.names.size != place.now()[0].numel():
+                raise UnknownOperator(
+                    f"{key} has {cells.names.size} numbers where {place.now()[0].numel()} belong"
+                )
             row, late = self._overlap(place)
             for j, name in enumerate(cells.names.ravel()):
                 target = entry(self.outputs[key], j)
@@ -189,7 +205,20 @@ class Kernel(Eager):
         return launch, (flat, out)
 
     def __call__(self) -> None:
+        if any(x._version != version for x, version in self.indices):
+            raise ValueError(f"{self.name}: an index tensor has changed, which its kernel holds")
         self._launch.launch(warp_stream(self.device))
+
+    @torch.no_grad()
+    def run_again(self, rows: Rows) -> tuple[Rows, list[str]]:
+        """What torch computes of other rows, and the lines of comparisons that had one answer.
+
+        Raises:
+            UnknownOperator: Python had other numbers than when the kernel was written.
+        """
+        run = SecondRun(self.steps, len(next(iter(rows.values()))), [*rows.values()])
+        with run:
+            return self.function(rows), run.one_sided
 
     @torch.no_grad()
     def difference(self, rows: Rows, share: float = 1.0) -> dict[str, float]:
@@ -221,6 +250,8 @@ def fuse(name: str, function: Function, rows: Rows, places: dict[str, Place]) ->
     """
     try:
         kernel = Kernel(name, function, rows, places)
+        compare(kernel, rows)
+        return kernel
     except torch.OutOfMemoryError:
         raise
     # Of any kind: a compiler may refuse the code, and a function may know one number of worlds. The
@@ -229,39 +260,87 @@ def fuse(name: str, function: Function, rows: Rows, places: dict[str, Place]) ->
         reason = " ".join(str(error).split()) or type(error).__name__
         print(f"{name} runs as torch: {reason}", file=sys.stderr, flush=True)
         return Eager(name, function, rows, places)
-    wrong = wrong_results(kernel, rows)
-    if wrong:
-        key = next(iter(wrong))
-        text = f"its kernel gives another {key} ({wrong[key]:.1e})"
-        print(f"{name} runs as torch: {text}", file=sys.stderr, flush=True)
-        return Eager(name, function, rows, places)
-    return kernel
 
 
-def wrong_results(kernel: Kernel, rows: Rows) -> dict[str, float]:
-    """Result → its largest difference from torch's, of those that differ.
+class Part(NamedTuple):
+    """Some of the rows on which a kernel is compared with torch."""
 
-    They are compared on the rows as they are, and on rows with noise. As they are, worlds are often
-    alike and lie on a limit, where rounding decides a comparison.
+    worlds: int
+    noise: float  # its standard deviation
+    share: float  # of the worlds, which have to agree: rounding decides a few comparisons
+    edges: bool = False  # whether a fifth of the numbers are at an edge
+
+    @property
+    def anything(self) -> bool:
+        """Whether whole numbers and truth values are drawn."""
+        return self.noise > 1 or self.edges
+
+    def draw(self, x: Tensor, literals: list[float], source: torch.Generator) -> Tensor:
+        """Other numbers than those of a row. literals: that stand in the code."""
+        random = torch.rand(x.shape, generator=source)
+        if x.is_floating_point():
+            noise = torch.randn(x.shape, generator=source, dtype=x.dtype)
+            ends = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0]
+            pool = torch.tensor([*ends, *literals, *(2 * y for y in literals)], dtype=x.dtype)
+            edge = pool[torch.randint(len(pool), x.shape, generator=source)].to(x.device)
+            noisy = x + self.noise * noise.to(x.device)
+            return torch.where((random < 0.2 * self.edges).to(x.device), edge, noisy)
+        if not self.anything:
+            return x
+        if x.dtype == torch.bool:
+            return (random < 0.5).to(x.device)
+        low, high = int(x.min()), int(x.max())
+        whole = [int(number) for number in literals if abs(number) < 1e6]
+        near = (0, low, high, 10, 100, 1000, 10_000, *whole)
+        pool = [n + k for n in near for k in (-1, 0, 1)]
+        pool += range(low, 2 * high + 2, max((2 * high - low) // 100, 1))
+        limits = torch.iinfo(x.dtype)
+        pool = torch.tensor(pool).clamp(limits.min, limits.max).to(x.dtype)
+        return pool[(random * len(pool)).long()].to(x.device)
+
+
+# The rows as they are are often alike, and on a limit, where rounding decides. Noise leads to both
+# sides of near thresholds, and of far ones. Not as many as the kernel was written of.
+PARTS = (
+    Part(100, 100.0, 0.98),
+    Part(100, 3.0, 0.98),
+    Part(500, 0.1, 0.998),
+    Part(100, 0.1, 0.96, edges=True),
+    Part(50, 0.0, 0.9),
+)
+
+
+def compare(kernel: Kernel, rows: Rows) -> None:
+    """Raise UnknownOperator where a kernel differs from torch, on the rows of `PARTS`."""
+    trial = trial_rows(kernel, rows)
+    ours, (right, _) = kernel.results(trial), kernel.run_again(trial)
+    end = 0
+    for part in PARTS:
+        begin, end = end, end + part.worlds
+        for key, place in kernel.places.items():
+            mask = right[place.guard][begin:end] if place.guard else None
+            wanted, got = right[key], ours[key]
+            wanted = wanted.expand(got.shape) if wanted.numel() < got.numel() else wanted
+            apart = largest_difference(wanted[begin:end], got[begin:end], mask, part.share)
+            if not apart <= LARGEST_DIFFERENCE:
+                raise UnknownOperator(f"its kernel gives another {key} ({apart:.1e})")
+
+
+def trial_rows(kernel: Kernel, rows: Rows) -> Rows:
+    """The rows of all `PARTS`, one after the other.
+
+    Rows that fill [0, 1) have no noise. They are uniform random numbers, and noise would lead out
+    of what a function of them takes. Rows that look up entries of a table have little, since torch
+    raises outside of one.
     """
-    noisy = kernel.difference(noisy_rows(rows), share=0.999)
-    plain = kernel.difference(rows, share=0.9)
-    apart = {key: max(x, plain[key]) for key, x in noisy.items()}
-    return {key: x for key, x in apart.items() if not x <= LARGEST_DIFFERENCE}
-
-
-def noisy_rows(rows: Rows) -> Rows:
-    """A thousand rows with noise on floats: not as many as the kernel was written of.
-
-    Rows that fill [0, 1) stay as they are. They are uniform random numbers, and noise would lead
-    out of what a function of them takes.
-    """
-    source = torch.Generator().manual_seed(0)
-    rows = {key: x[:1000] for key, x in example_rows(rows).items()}
-    for x in rows.values():
-        if x.is_floating_point() and not fills_unit(x):
-            x += 0.1 * torch.randn(x.shape, generator=source, dtype=x.dtype).to(x.device)
-    return rows
+    source, parts = torch.Generator().manual_seed(0), []
+    for part in PARTS:
+        some = {key: x[: part.worlds] for key, x in example_rows(rows).items()}
+        for key, x in some.items():
+            if part.noise and not (part.anything and key in kernel.lookups) and not fills_unit(x):
+                some[key] = part.draw(x, kernel.literals, source)
+        parts.append(some)
+    return {key: torch.cat([part[key] for part in parts]) for key in rows}
 
 
 def fills_unit(x: Tensor) -> bool:
@@ -302,6 +381,12 @@ def largest_difference(
     worlds = worlds.amax(1) if worlds.ndim > 1 else worlds
     worlds = worlds.nan_to_num(torch.inf).sort().values
     return worlds[max(round(share * len(worlds)), 1) - 1].item()
+
+
+def literals(lines: list[tuple[str, str]]) -> list[float]:
+    """The numbers that stand in the code, and their opposites; 500 at most."""
+    numbers = {float(x) for _, text in lines for x in LITERAL.findall(text)}
+    return [sign * x for x in sorted(numbers)[:250] for sign in (1.0, -1.0)]
 
 
 def side_by_side(x: Tensor) -> Tensor:

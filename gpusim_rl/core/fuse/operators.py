@@ -20,6 +20,7 @@ from gpusim_rl.core.fuse.trace import (
     each,
     entry,
     literal,
+    one_for_all,
 )
 
 OPERATORS: dict[str, Callable[[Tracer, Call], Any]] = {}
@@ -34,16 +35,16 @@ ARITHMETIC = {  # of operands of the result's kind
     "bitwise_and": "{0} & {1}",
     "bitwise_or": "{0} | {1}",
     "bitwise_xor": "{0} ^ {1}",
-    "bitwise_left_shift": "{0} << {1}",
-    "bitwise_right_shift": "{0} >> {1}",
+    "bitwise_left_shift": "shift_left({0}, {1})",
+    "bitwise_right_shift": "shift_right({0}, {1})",
     "neg": "-{0}",
     "abs": "wp::abs({0})",
     "sign": "sign({0})",
     "sin": "wp::sin({0})",
     "cos": "wp::cos({0})",
     "tan": "wp::tan({0})",
-    "asin": "wp::asin({0})",
-    "acos": "wp::acos({0})",
+    "asin": "asin_or_nan({0})",
+    "acos": "acos_or_nan({0})",
     "atan": "wp::atan({0})",
     "cosh": "wp::cosh({0})",
     "tanh": "wp::tanh({0})",
@@ -183,18 +184,34 @@ def floor_divide(t: Tracer, call: Call) -> Cells:
 
 @operator("remainder")
 def remainder(t: Tracer, call: Call) -> Cells:
-    return t.pointwise(call, "remainder({0}, {1})", call.args[:2])
+    whole = KINDS[call.result.dtype] in WHOLE
+    text = "whole_remainder({0}, {1})" if whole else "remainder({0}, {1})"
+    return t.pointwise(call, text, call.args[:2])
+
+
+# torch has a formula of its own for these exponents, which differs at infinities and -0
+ROOTS = {
+    0.5: "wp::sqrt({0})",
+    -0.5: "{k}(1.0) / wp::sqrt({0})",
+    -1: "{k}(1.0) / {0}",
+    -2: "{k}(1.0) / ({0} * {0})",
+}
 
 
 @operator("pow")
 def power(t: Tracer, call: Call) -> Cells:
     base, exponent = call.args[:2]
-    if KINDS[call.result.dtype] in WHOLE and exponent not in (2, 3):
+    if KINDS[call.result.dtype] in WHOLE and (
+        isinstance(exponent, Cells) or exponent not in (2, 3)
+    ):
         raise UnknownOperator("powers of whole numbers other than 2 and 3")
-    if exponent in (2, 3) and not isinstance(exponent, Cells):
+    if isinstance(exponent, Cells):
+        return t.pointwise(call, "wp::pow({0}, {1})", [base, exponent])
+    if exponent in (2, 3):
         return t.pointwise(call, " * ".join(["{0}"] * int(exponent)), [base])
-    if exponent == 0.5 and not isinstance(exponent, Cells):
-        return t.pointwise(call, "wp::sqrt({0})", [base])
+    if exponent in ROOTS:
+        text = ROOTS[exponent].replace("{k}", KINDS[call.result.dtype])
+        return t.pointwise(call, text, [base])
     return t.pointwise(call, "wp::pow({0}, {1})", [base, exponent])
 
 
@@ -276,7 +293,7 @@ def masked_fill(t: Tracer, call: Call) -> Cells:
 
 @operator("lerp")
 def lerp(t: Tracer, call: Call) -> Cells:
-    return t.pointwise(call, "{0} + {2} * ({1} - {0})", call.args)
+    return t.pointwise(call, "between({0}, {1}, {2})", call.args)
 
 
 @operator("addcmul")
@@ -387,14 +404,16 @@ def cross(t: Tracer, call: Call) -> Cells:
 
 @operator("cumsum")
 def cumsum(t: Tracer, call: Call) -> Cells:
-    x = converted(t, call.args[0], KINDS[call.result.dtype])
+    kind = KINDS[call.result.dtype]
+    # torch adds float32 in double precision
+    x = converted(t, call.args[0], "float64" if kind == "float32" else kind)
     names, axis = x.names.copy(), x.axis(call.args[1])
-    along = np.moveaxis(names, axis, 0)
-    for k in range(1, len(along)):
-        for place in np.ndindex(*along.shape[1:]):
+    line = np.moveaxis(names, axis, 0)
+    for k in range(1, len(line)):
+        for place in np.ndindex(*line.shape[1:]):
             now = (k, *place)
-            along[now] = t.emit(f"{along[(k - 1, *place)]} + {along[now]}", x.kind)
-    return x.like(names)
+            line[now] = t.emit(f"{line[(k - 1, *place)]} + {line[now]}", x.kind)
+    return converted(t, x.like(names), kind)
 
 
 # -- what costs nothing: views, joins and new tensors ----------------------------------------------
@@ -442,9 +461,7 @@ def unsqueeze(t: Tracer, call: Call) -> Cells:
 @operator("expand")
 def expand(t: Tracer, call: Call) -> Cells:
     x, (shape, worlds) = call.args[0], call.inner()
-    names = x.names
-    if worlds and not x.worlds and names.ndim > len(shape):
-        names = names[0]
+    names = one_for_all(x.names, len(shape)) if worlds and not x.worlds else x.names
     return Cells(np.broadcast_to(names, shape), worlds, x.kind)
 
 
@@ -549,7 +566,14 @@ FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1
 EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
 
 
-@operator(*FILLED, *EMPTY, "full", "full_like", "new_full", "scalar_tensor", "arange", "linspace")
+@operator("arange", "linspace")
+def along(t: Tracer, call: Call) -> Cells:
+    if call.inner()[1]:
+        raise UnknownOperator("numbers along the worlds")
+    return new(t, call)
+
+
+@operator(*FILLED, *EMPTY, "full", "full_like", "new_full", "scalar_tensor")
 def new(t: Tracer, call: Call) -> Cells:
     """A new tensor of numbers that no tensor decides. Its values stand in the code."""
     (shape, worlds), kind = call.inner(), KINDS[call.result.dtype]
@@ -574,7 +598,8 @@ def slice_scatter(t: Tracer, call: Call) -> Cells:
 def index_copy(t: Tracer, call: Call) -> Cells:
     x, dim, _, part = call.args[:4]
     out = x.names.copy()
-    np.moveaxis(out, x.axis(dim), 0)[call.tensors[2].tolist()] = np.moveaxis(
+    at = t.fixed_index(call.args[2], call.tensors[2])
+    np.moveaxis(out, x.axis(dim), 0)[at] = np.moveaxis(
         converted(t, part, x.kind).names, x.axis(dim), 0
     )
     return x.like(out)
@@ -587,7 +612,7 @@ def index_copy(t: Tracer, call: Call) -> Cells:
 def index_select(t: Tracer, call: Call) -> Cells:
     x, dim, index = call.args[:3]
     if not index.worlds:  # known when the code is written
-        return x.like(np.take(x.names, call.tensors[2].tolist(), x.axis(dim)))
+        return x.like(np.take(x.names, t.fixed_index(index, call.tensors[2]), x.axis(dim)))
     if x.worlds or dim % x.ndim != 0:
         raise UnknownOperator("a look-up in another axis than the first")
     return looked_up(t, call, x, [index])
@@ -599,7 +624,10 @@ def index(t: Tracer, call: Call) -> Cells:
     if not any(isinstance(p, Cells) and p.worlds for p in places):
         if x.worlds and places[0] is not None:
             raise UnknownOperator("a choice of worlds")
-        at = tuple(slice(None) if p is None else p.cpu().numpy() for p in call.tensors[1])
+        at = tuple(
+            slice(None) if p is None else np.array(t.fixed_index(p, y))
+            for p, y in zip(places, call.tensors[1], strict=True)
+        )
         return x.like(x.names[at[x.worlds :]])
     if x.worlds or any(p is None for p in places):
         raise UnknownOperator("a look-up in another axis than the first")
@@ -613,6 +641,7 @@ def looked_up(t: Tracer, call: Call, x: Cells, places: list[Cells]) -> Cells:
     rest = x.names.shape[axes:]
     shape = np.broadcast_shapes(*(p.names.shape for p in places))
     arrays = [np.broadcast_to(p.names, shape) for p in places]
+    t.places.update(name for array in arrays for name in array.ravel())
     out = np.empty((*shape, *rest), dtype=object)
     whole = t.constants[table]
     strides = whole.stride()
@@ -629,14 +658,16 @@ def looked_up(t: Tracer, call: Call, x: Cells, places: list[Cells]) -> Cells:
 
 @operator("gather")
 def gather(t: Tracer, call: Call) -> Cells:
-    """Entries of a row at places that are computed: a chain of comparisons."""
+    """Entries of a row at places that are computed: a chain of comparisons. Of a place that is
+    not in the row, where torch would raise, the nearest."""
     x, dim, at = call.args[:3]
+    t.places.update(at.names.ravel())
     axis, (shape, worlds) = x.axis(dim), call.inner()
     out = np.empty(shape, dtype=object)
     for place in np.ndindex(*shape):
         options = x.names[(*place[:axis], slice(None), *place[axis + 1 :])]
-        name = options[0]
-        for k, other in enumerate(options[1:], 1):
-            name = t.emit(f"{at.names[place]} == int64({k}) ? {other} : {name}", x.kind)
+        name = options[-1]
+        for k, other in reversed([*enumerate(options[:-1])]):
+            name = t.emit(f"{at.names[place]} <= int64({k}) ? {other} : {name}", x.kind)
         out[place] = name
     return Cells(out, worlds, x.kind)

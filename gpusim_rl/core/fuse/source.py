@@ -3,7 +3,8 @@
 import re
 from typing import NamedTuple
 
-NAME = re.compile(r"\bv\d+\b")
+from gpusim_rl.core.fuse.trace import NAME
+
 LOAD = re.compile(r"r\d+_\[\d+\]")  # of an entry of a row
 CAST = re.compile(r"\w+\((v\d+)\)")
 
@@ -158,18 +159,47 @@ auto expm1 = [](float x) {{
     float u = wp::exp(x);
     return u == 1.0f ? x : wp::abs(x) < 0.5f ? (u - 1.0f) * x / wp::log(u) : u - 1.0f;
 }};
-auto normal_quantile = [](float p) {{ return 1.4142135623730951f * wp::erfinv(2.0f * p - 1.0f); }};
+// Warp's own cut the argument to [-1, 1], and so hide NaN
+auto asin_or_nan = [](auto a) {{ return wp::abs(a) <= 1 ? wp::asin(a) : decltype(a)(NAN); }};
+auto acos_or_nan = [](auto a) {{ return wp::abs(a) <= 1 ? wp::acos(a) : decltype(a)(NAN); }};
+// 2 p - 1 has no digits of a small p
+auto normal_quantile = [](float p) {{
+    return 1.4142135623730951f * (p < 1e-6f ? -wp::erfcinv(2.0f * p) : wp::erfinv(2.0f * p - 1.0f));
+}};
+auto between = [](auto a, auto b, auto weight) {{
+    return wp::abs(weight) < 0.5f ? a + weight * (b - a) : b - (b - a) * (1 - weight);
+}};
 auto sign = [](auto a) {{ return decltype(a)((a > 0) - (a < 0)); }};
+// where torch would raise, 0: the processor would end the program
 auto whole_quotient = [](auto a, auto b) {{
+    if (b == 0) return decltype(a)(0);
     auto q = a / b;
     return decltype(a)(q * b != a && (a < 0) != (b < 0) ? q - 1 : q);
+}};
+auto whole_remainder = [](auto a, auto b) {{
+    if (b == 0) return decltype(a)(0);
+    auto rest = wp::mod(a, b);
+    return decltype(a)(rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest);
 }};
 auto remainder = [](auto a, auto b) {{
     auto rest = wp::mod(a, b);
     return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
 }};
-auto quotient = [remainder](auto a, auto b) {{
-    return b == 0 ? a / b : wp::rint((a - remainder(a, b)) / b);
+auto quotient = [](auto a, auto b) {{
+    if (b == 0) return a / b;
+    auto rest = wp::mod(a, b);
+    auto q = (a - rest) / b;
+    if (rest != 0 && (b < 0) != (rest < 0)) q -= 1;
+    if (q == 0) return a / b * 0;  // of its sign
+    auto low = wp::floor(q);
+    return q - low > 0.5f ? low + 1 : low;
+}};
+auto shift_left = [](auto a, auto b) {{
+    return b < 0 || b >= 8 * int(sizeof(a)) ? decltype(a)(0) : decltype(a)(a << b);
+}};
+auto shift_right = [](auto a, auto b) {{
+    const int most = 8 * int(sizeof(a)) - (decltype(a)(-1) < 0);
+    return decltype(a)(a >> (b < 0 || b >= most ? most : int(b)));
 }};
 {body}
 """

@@ -6,7 +6,8 @@ and what is left are assignments, in an order that does not depend on B.
 """
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from operator import mul
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -22,6 +23,8 @@ from gpusim_rl.core.dependencies import source_line
 ROWS = 1009  # of the example: a prime, so that no other axis has this length
 LARGEST_TABLE = 4096  # numbers of a constant that have names; more are only looked up
 HERE = str(Path(__file__).parent)
+NAME = re.compile(r"\bv\d+\b")
+ENTRY = re.compile(r"[rc]\d+_\[\w+\]")  # of a row or a constant
 KINDS = {
     torch.float32: "float32",
     torch.float64: "float64",
@@ -73,6 +76,13 @@ class Cells(NamedTuple):
         return Cells(names, self.worlds, self.kind)
 
 
+class Step(NamedTuple):
+    """An operator that ran, with what `SecondRun` compares."""
+
+    name: str
+    arguments: list[Any]  # numbers and the like; None for a tensor that rows or operators made
+
+
 class Flat(Cells):
     """Cells of a tensor (B n, …): `names` has the axis n. Only operators of `OF_FLAT` take it."""
 
@@ -92,7 +102,9 @@ class Tracer(TorchDispatchMode):
     Attributes:
         lines: (name, expression) of each scalar, in the order of computation.
         constants: argument → tensor that the function reads beside its rows. It stays live.
-        count: operators so far.
+        steps: the operators so far.
+        places: names of numbers that look up entries of a table.
+        indices: tensors that pick columns, with their versions: what they hold stands in the code.
         running: whether any tracer runs now. Kernels of Warp are no operators: use none then.
     """
 
@@ -103,7 +115,10 @@ class Tracer(TorchDispatchMode):
         self.operators, self.device = operators, device
         self.lines: list[tuple[str, str]] = []
         self.constants: dict[str, Tensor] = {}
-        self.count = 0
+        self.steps: list[Step] = []
+        self.places: set[str] = set()
+        self.indices: list[tuple[Tensor, int]] = []
+        self._given: dict[int, Tensor] = {}  # id → what a tensor held that no operator made
         self._names: dict[tuple[str, str], str] = {}
         self._cells: dict[int, Cells] = {}
         self._alive: list[Tensor] = []  # so that no id is used again
@@ -155,6 +170,7 @@ class Tracer(TorchDispatchMode):
         if not isinstance(x, Tensor):
             return x
         if id(x) not in self._cells:
+            self._given[id(x)] = x.clone()
             self._follow(x, self._constant(x))
         return self._cells[id(x)]
 
@@ -162,6 +178,8 @@ class Tracer(TorchDispatchMode):
         """The cells of a tensor that the function did not make: an argument of the kernel."""
         if x.dtype not in KINDS:
             raise UnknownOperator(f"a constant of {x.dtype}")
+        if x.shape[:1] == (ROWS,):
+            raise UnknownOperator("numbers of each world that no operator made")
         kind = KINDS[x.dtype]
         if x.device != self.device:  # a number that Python made a tensor of
             return Cells(as_names([literal(x.item(), kind)], ()), False, kind)
@@ -180,6 +198,27 @@ class Tracer(TorchDispatchMode):
             raise UnknownOperator("a look-up in what is computed")
         return self._constant(x).table
 
+    def fixed_index(self, cells: Cells, x: Tensor) -> Any:
+        """The numbers of an index, which stand in the code."""
+        expressions = dict(self.lines)
+        for name in cells.names.ravel():
+            whole = ENTRY.fullmatch(expressions.get(name, name))
+            if not whole and any(load.startswith("c") for load in self.loads([name])):
+                raise UnknownOperator("an index made of numbers that may change")
+        self.indices.append((x, x._version))
+        return x.tolist()  # on the host, while the code is written
+
+    def loads(self, names: Iterable[str]) -> set[str]:
+        """The entries of rows and constants that names are made of."""
+        expressions, waiting = dict(self.lines), [*names]
+        seen = set(waiting)
+        while waiting:
+            new = {*NAME.findall(expressions.get(waiting.pop(), ""))} - seen
+            seen |= new
+            waiting += new
+        texts = (expressions.get(name, "") for name in seen)
+        return {text for text in texts if ENTRY.fullmatch(text)}
+
     def _is_constant(self, x: Tensor) -> bool:
         """Whether a tensor is a constant, or a view of one."""
         place = x.untyped_storage().data_ptr()
@@ -191,8 +230,10 @@ class Tracer(TorchDispatchMode):
         """Run an operator, and write down what it computes."""
         kwargs = kwargs or {}
         inputs, options = tree_map(self.cells, (args, kwargs))
+        leaves = tree_leaves((args, kwargs))
+        given = [self._given.get(id(x)) if isinstance(x, Tensor) else x for x in leaves]
+        self.steps.append(Step(func._schema.name, given))
         result = func(*args, **kwargs)
-        self.count += 1
         name = func._schema.name.removeprefix("aten::")
         in_place = name.endswith("_") and not name.endswith("__")
         name = name.removesuffix("_") if in_place else name
@@ -258,8 +299,8 @@ class Tracer(TorchDispatchMode):
         names = x.names
         if x.worlds and x.ndim != len(shape) + 1:
             raise UnknownOperator("an operation between worlds")
-        if worlds and not x.worlds and names.ndim > len(shape):
-            names = names[0]
+        if worlds and not x.worlds:
+            names = one_for_all(names, len(shape))
         if x.kind != kind:
             names = each(lambda name: self.cast(name, x.kind, kind), names)
         return np.broadcast_to(names, shape)
@@ -321,6 +362,15 @@ def as_names(names: list[str], shape: Any) -> np.ndarray:
     array = np.empty(len(names), dtype=object)
     array[:] = names
     return array.reshape(tuple(shape))
+
+
+def one_for_all(names: np.ndarray, ndim: int) -> np.ndarray:
+    """The names of a tensor without worlds, with the axes of those of one world."""
+    if names.ndim <= ndim:
+        return names
+    if len(names) != 1:
+        raise UnknownOperator("numbers of each world that no operator made")
+    return names[0]
 
 
 def each(function: Callable[[str], str], names: np.ndarray) -> np.ndarray:
