@@ -30,16 +30,16 @@ from tests.worlds import make_config
 
 METHODS = ("observe", "reward", "measure", "terminated", "update", "control", "start")
 WORLDS = 16
-WORDS = ("task=cartpole", f"num_envs={WORLDS}", "num_steps=4", "task.episode=0.6", "sim=native")
-WORDS += ("sim.threads=1", "device=cpu", "algo.hidden=[16]", "algo.num_minibatches=1", "fuse=on")
+WORDS = ("task=cartpole", f"num_envs={WORLDS}", "num_steps=4", "task.episode=0.6", "fuse=on")
+WORDS += ("algo.hidden=[16]", "algo.num_minibatches=1")
 WORDS += ("task.observation_delay=[0,2]", "task.dropout.joint_pos=0.2")
 RELATIVE, ABSOLUTE = 1e-5, 1e-6  # differences that are rounding
 HEAD = """
 import math
 import torch
-TABLE = torch.linspace(-1.0, 1.0, 12).view(4, 3)
-COLUMNS = torch.tensor([1, 0])
-LIVE = torch.tensor([0.3, -0.7])
+TABLE = torch.linspace(-1.0, 1.0, 12, device=device).view(4, 3)
+COLUMNS = torch.tensor([1, 0], device=device)
+LIVE = torch.tensor([0.3, -0.7], device=device)
 """
 # x: (B, 2) readings as they are, n: (B,) int64, b: (B, 2) bool, c: a number of the code
 STEEP = """
@@ -180,11 +180,11 @@ def source(seed: int) -> str:
 
 
 @contextmanager
-def drawn(seed: int, folder: Path) -> Iterator[None]:
+def drawn(seed: int, folder: Path, device: str) -> Iterator[None]:
     """Cartpole with drawn methods. A file of the folder holds them, which messages name."""
     file = folder / f"drawn_{seed}.py"
     file.write_text(source(seed))
-    names: dict[str, Any] = {"Cartpole": Cartpole, "first": Cartpole.start}
+    names: dict[str, Any] = {"device": device, "first": Cartpole.start}
     exec(compile(file.read_text(), str(file), "exec"), names)
     with pytest.MonkeyPatch.context() as patch:
         for method in METHODS:
@@ -209,9 +209,9 @@ def disturb(env: Any, t: int, source: torch.Generator) -> None:
     """What a simulation may have: numbers at an edge, in the tails, NaN and infinities."""
     edges = torch.tensor([0.0, -0.0, 0.1, 0.5, 1.0, -1.0, 2.5, 7.0, 40.0, 1e-3, 100.0, -1e4])
     for x in (env.sim.qpos, env.sim.qvel, env.sim.sensordata):
-        place = torch.randint(len(edges), x.shape, generator=source)
-        chosen = torch.rand(x.shape, generator=source) < 0.15
-        x.copy_(torch.where(chosen, edges[place], x))
+        edge = edges[torch.randint(len(edges), x.shape, generator=source)].to(x.device)
+        chosen = (torch.rand(x.shape, generator=source) < 0.15).to(x.device)
+        x.copy_(torch.where(chosen, edge, x))
     if t % 4 == 1:
         env.sim.qvel[t % WORLDS, 0], env.sim.qpos[(t + 5) % WORLDS, 1] = math.inf, math.nan
         env.sim.qvel[(t + 3) % WORLDS, 1] = -math.inf
@@ -227,11 +227,12 @@ class Result(NamedTuple):
 
 
 @torch.no_grad()
-def run(seed: int, steps: int, folder: Path) -> Result:
+def run(seed: int, steps: int, folder: Path, device: str = "cpu") -> Result:
     """Step a drawn task, and compare what each part writes with torch's of the same rows."""
     worst, restarts, draw = (0.0, ""), 0, torch.Generator().manual_seed(seed)
-    with drawn(seed, folder):
-        iteration = make_iteration(make_config(*WORDS))
+    with drawn(seed, folder, device):
+        engine = ("sim=native", "sim.threads=1") if device == "cpu" else ("sim=warp",)
+        iteration = make_iteration(make_config(*WORDS, *engine, f"device={device}"))
         env, source, fused = iteration.env, iteration.source, iteration.source.fused
 
         def check(name: str) -> None:

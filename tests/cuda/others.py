@@ -1,6 +1,6 @@
 """What else touches the device: another robot, a network as actuator, Gymnasium, loading a state.
 
-bash tests/cuda/run others.py robot net gym load
+bash tests/cuda/run others.py robot net gym load fuzz
 """
 
 import sys
@@ -86,6 +86,15 @@ def load() -> None:
     iterate(b, 5)
     worst = a.env.worst_step.read(a.env.worst_step.worst().cpu())
     print("read", worst.world, worst.step)
+
+
+def fuzz() -> None:
+    """A dozen drawn tasks: here a kernel that leaves its rows would write into other tensors."""
+    from tests import fuse_fuzz
+
+    for seed in range(200, 212):
+        result = fuse_fuzz.run(seed, 10, HERE, "cuda")
+        assert len(result.kernels) == 3 and result.apart <= 1, result
 
 
 if __name__ == "__main__":

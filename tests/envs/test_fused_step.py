@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gpusim_rl.build.iteration import make_iteration
-from gpusim_rl.core.fuse.kernel import Kernel, largest_difference
+from gpusim_rl.core.fuse.kernel import Kernel, largest_difference, trial_rows
 from tests.worlds import TASKS, make_config, numbers
 
 SMALL = ("sim=native", "sim.threads=1", "device=cpu", "algo.hidden=[16]", "fuse=on")
@@ -87,6 +87,18 @@ def test_a_step_is_that_of_torch(task):
 def test_a_step_of_every_task_is_that_of_torch(task):
     """The same for the other tasks, whose kernels take longer to compile."""
     run(task, 200)
+
+
+@pytest.mark.parametrize("task", ["quadruped", "cartpole", "drone"])
+def test_a_kernel_is_compared_on_both_sides(task):
+    """The rows on which a kernel is compared with torch lead to both answers of each comparison
+    that has two. A reading that is never lost has one, and so has the first worst step."""
+    fused = make_iteration(make_config(*words(task))).source.fused
+    rows = fused.env.rows() | fused.scratch
+    for kernel in fused.kernels.values():
+        _, one_sided = kernel.run_again(trial_rows(kernel, rows))
+        one_sided = [x for x in one_sided if not re.search(r"worst\.row|< self\.chances", x)]
+        assert one_sided == []
 
 
 def test_a_world_does_not_depend_on_its_neighbors():

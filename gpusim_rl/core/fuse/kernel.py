@@ -281,9 +281,12 @@ class Part(NamedTuple):
         if x.is_floating_point():
             noise = torch.randn(x.shape, generator=source, dtype=x.dtype)
             ends = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0]
-            pool = torch.tensor([*ends, *literals, *(2 * y for y in literals)], dtype=x.dtype)
-            edge = pool[torch.randint(len(pool), x.shape, generator=source)].to(x.device)
+            pool = [*ends, *literals, *(2 * y for y in literals)]
             noisy = x + self.noise * noise.to(x.device)
+            if fills_unit(x):
+                noisy, pool = x, [0.0, 1e-6, 1e-3, 0.5, 1 - 2**-24]
+            pool = torch.tensor(pool, dtype=x.dtype)
+            edge = pool[torch.randint(len(pool), x.shape, generator=source)].to(x.device)
             return torch.where((random < 0.2 * self.edges).to(x.device), edge, noisy)
         if not self.anything:
             return x
@@ -337,7 +340,7 @@ def trial_rows(kernel: Kernel, rows: Rows) -> Rows:
     for part in PARTS:
         some = {key: x[: part.worlds] for key, x in example_rows(rows).items()}
         for key, x in some.items():
-            if part.noise and not (part.anything and key in kernel.lookups) and not fills_unit(x):
+            if part.noise and not (part.anything and key in kernel.lookups):
                 some[key] = part.draw(x, kernel.literals, source)
         parts.append(some)
     return {key: torch.cat([part[key] for part in parts]) for key in rows}
