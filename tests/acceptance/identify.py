@@ -64,8 +64,8 @@ def walking(seeds: range) -> None:
         joints = hang.identify(simulated.hanging_motion(policy, truth, 20.0, seed)).estimates
         arrays = readings, targets, command
         for what, known in {"alone": {}, "after hanging": joints}.items():
-            how = {"joints": known, "robots": walk.ROBOTS, "seed": 0}
-            estimates = walk.identify(policy, *arrays, settings, **how)
+            how = {"joints": known, "trained": {}, "robots": walk.ROBOTS, "seed": 0}
+            estimates, _ = walk.identify(policy, *arrays, settings, **how)
             for name, x in estimates.items():
                 inside = x.range[0] <= truth[name] <= x.range[1]
                 rows.setdefault(f"{name} {what}", []).append([(x.value - truth[name]) ** 2, inside])
@@ -111,8 +111,8 @@ def drifting(seeds: range) -> None:
         walk.walks = lambda *_: shared
         readings = {name: x[:, 0] for name, x in readings.items()}
         arrays = readings, readings.pop("targets"), command
-        how: dict[str, Any] = {"joints": {}, "robots": walk.ROBOTS, "seed": 0}
-        estimates = walk.identify(policy, *arrays, settings, **how)
+        how: dict[str, Any] = {"joints": {}, "trained": trained, "robots": walk.ROBOTS, "seed": 0}
+        estimates, _ = walk.identify(policy, *arrays, settings, **how)
         for name, (low, high) in trained.items():
             one = drift.Comparison(name, estimates[name], (low, high))
             told.setdefault((name, low <= truth[name] <= high), []).append(one.drifted)

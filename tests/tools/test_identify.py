@@ -299,7 +299,9 @@ def drift_of(logs: Path, capsys: Any, *words: str) -> tuple[int, str, str]:
     """(exit code, last line, errors) of the command for the walk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(logs)
-        patch.setattr(main, "of_walk", lambda *_, **__: ESTIMATES)
+        patch.setattr(
+            main, "of_walk", lambda *_, **__: (ESTIMATES, dict.fromkeys(ESTIMATES, (0.0, 2.0)))
+        )
         try:
             main.main(["walk.mcap", f"policy={DEMO}", *words])
             code = 0
@@ -338,6 +340,40 @@ def test_drift_is_a_line_a_code_and_a_metric(logs, tmp_path, capsys):
     (logs / "conf" / "ranges" / "wide.yaml").write_text((logs / "wide.yaml").read_text())
     assert drift_of(logs, capsys, "against=wide", "out=again.yaml")[:2] == (0, none)
     assert "friction" in (logs / "again.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    "name, trained, drawn",
+    [
+        ("delay", (0.0, 0.06), (0.0, 0.12)),
+        ("friction", (0.5, 1.25), (0.1, 2.0)),
+        ("payload", (-0.132, 0.132), (-0.396, 0.396)),
+        ("kp", (1.0, 1.0), walk.DRAWS["kp"]),
+    ],
+)
+def test_what_is_drawn_goes_beyond_what_was_trained(name, trained, drawn):
+    """By the width of that range, so that a robot that drifted so far is told."""
+    assert walk.around(walk.DRAWS[name], *trained) == pytest.approx(drawn)
+
+
+@pytest.mark.slow
+def test_a_late_robot_is_told(tmp_path, monkeypatch, capsys):
+    """A delay beyond the training's is drift; one of it is none."""
+    monkeypatch.chdir(tmp_path)
+    policy, gate = Policy(DEMO), compose_plain("play", ["mode=gate"])["gate"]
+    numbers = {"friction": 0.8, "payload": 0.0, "kp": 1.0, "kd": 1.0}
+    numbers |= {"armature": 1.0, "joint_friction": 1.0}
+    text = "robot: {actuator: {delay: [0.0, 0.06]}}\ntask: {randomise: {}}"
+    (tmp_path / "trained.yaml").write_text(text)
+    for late, code in ((0.095, 3), (0.03, 0)):
+        log = tmp_path / f"late_{code}.mcap"
+        simulated.write_walking(log, policy, numbers | {"delay": late}, gate, 12.0, 5)
+        try:
+            main.main([str(log), f"policy={DEMO}", "against=trained.yaml", "robots=48"])
+            status = 0
+        except SystemExit as stop:
+            status = stop.code
+        assert status == code, capsys.readouterr()
 
 
 @pytest.mark.parametrize(
@@ -380,6 +416,9 @@ def test_estimates_stay_in_what_there_is():
     assert "delay: [0.0000, 0.0000]" in as_yaml("x", {"delay": Estimate(-0.02, 0.01)}, [], 0.0)
     assert walk.within(Estimate(-0.02, 0.01), (0.0, 0.06)) == (0.0, 0.02)
     assert walk.within(Estimate(0.05, 0.02), (0.0, 0.06)) == (0.05, 0.02)
+    says = "delay 0.082 is beyond what was simulated, 0 to 0.06"
+    assert main.outside("delay", Estimate(0.082, 0.004), (0.0, 0.06)) == says
+    assert main.outside("delay", Estimate(0.02, 0.004), (0.0, 0.06)) == ""
     robot = make_robot(Policy(DEMO))
     assert walk.quantities(robot) == walk.QUANTITIES
     assert walk.quantities(replace(robot, base=0)) == ("delay", "kp", "kd")

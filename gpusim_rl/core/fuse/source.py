@@ -162,9 +162,9 @@ auto expm1 = [](float x) {{
 // Warp's own cut the argument to [-1, 1], and so hide NaN
 auto asin_or_nan = [](auto a) {{ return wp::abs(a) <= 1 ? wp::asin(a) : decltype(a)(NAN); }};
 auto acos_or_nan = [](auto a) {{ return wp::abs(a) <= 1 ? wp::acos(a) : decltype(a)(NAN); }};
-// 2 p - 1 has no digits of a small p
+// 2 p - 1 has few digits of a small p
 auto normal_quantile = [](float p) {{
-    return 1.4142135623730951f * (p < 1e-6f ? -wp::erfcinv(2.0f * p) : wp::erfinv(2.0f * p - 1.0f));
+    return 1.4142135623730951f * (p < 2e-3f ? -wp::erfcinv(2.0f * p) : wp::erfinv(2.0f * p - 1.0f));
 }};
 auto between = [](auto a, auto b, auto weight) {{
     return wp::abs(weight) < 0.5f ? a + weight * (b - a) : b - (b - a) * (1 - weight);

@@ -1,6 +1,7 @@
 """Drift: what the newest log of a robot says, beside what its policy was trained with."""
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,12 +50,16 @@ def compare(
     Raises:
         ValueError: there is no such file, or it has no ranges.
     """
-    file = source(word)
-    trained = trained_ranges(file, [*estimates], robot)
+    trained, file = ranges_of(word, estimates, robot), source(word)
     rows = [Comparison(name, estimates[name], ends) for name, ends in trained.items()]
     if not rows:
         raise ValueError(f"against={word}: {file} has no range of {', '.join(estimates)}")
     return rows, [name for name in estimates if name not in trained]
+
+
+def ranges_of(word: str, names: Iterable[str], robot: Robot | None) -> dict[str, Range]:
+    """Quantity → the range that a policy was trained with, as `compare` has its arguments."""
+    return trained_ranges(source(word), [*names], robot)
 
 
 def source(word: str) -> Path:

@@ -87,13 +87,19 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
     logs = [(file, read(file)) for file in files]
     check_kinds(logs)
     estimates: dict[str, Estimate] = {}
+    beyond: dict[str, Estimate] = {}  # what was simulated: as the regression has them
     sources, robot = [], None  # that walks
     for file, log in sorted(logs, key=lambda x: is_walk(x[1])):  # those of hanging first
         lines = []
         if is_walk(log):
             policy = policy_of(log, file, values["policy"])
             robot = make_robot(policy)
-            estimates |= of_walk(log, file, policy, estimates, robots=robots, seed=seed)
+            trained = drift.ranges_of(against, walk.quantities(robot), robot) if against else {}
+            how = {"joints": estimates, "trained": trained, "robots": robots, "seed": seed}
+            beyond, drawn = of_walk(log, file, policy, **how)
+            estimates |= {name: walk.within(x, drawn[name]) for name, x in beyond.items()}
+            lines = [outside(name, x, drawn[name]) for name, x in beyond.items()]
+            lines = [line for line in lines if line]
         else:
             fit = hang.identify(motion(log, file), file)
             estimates, lines = estimates | fit.estimates, fit.lines()
@@ -107,7 +113,8 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
     if against:
         newest = sources[-1]
         labels = {"robot": Path(newest.file).stem, "policy": newest.digest[:SHORT]}
-        tell_drift(*drift.compare(estimates, against, robot), values["metrics"], labels)
+        found = drift.compare(estimates | beyond, against, robot)
+        tell_drift(*found, values["metrics"], labels)
 
 
 def ranges_file(files: list[str], values: dict[str, str]) -> Path | None:
@@ -157,14 +164,22 @@ def is_walk(log: Recording) -> bool:
     return bool(np.isfinite(log.command).any())
 
 
+def outside(name: str, x: Estimate, drawn: walk.Range) -> str:
+    """A line on an estimate that is beyond what was simulated; empty for others."""
+    if drawn[0] <= x.value <= drawn[1]:
+        return ""
+    low, high = drawn
+    return f"{name} {x.value:.3g} is beyond what was simulated, {low:.3g} to {high:.3g}"
+
+
 def of_walk(
-    log: Recording, file: str, policy: Policy, joints: dict[str, Estimate], **how: int
-) -> dict[str, Estimate]:
-    """What the longest walk of a log tells."""
+    log: Recording, file: str, policy: Policy, **how: Any
+) -> tuple[dict[str, Estimate], dict[str, walk.Range]]:
+    """What the longest walk of a log tells, and what was drawn to learn it from."""
     rows, settings = longest_walk(log, file), compose_plain("play", ["mode=gate"])["gate"]
     readings = {name: x[rows] for name, x in log.readings.items()}
     arrays = readings, log.targets[rows], log.command[rows]
-    return walk.identify(policy, *arrays, settings, joints=joints, **how)
+    return walk.identify(policy, *arrays, settings, **how)
 
 
 def motion(log: Recording, file: str) -> hang.Motion:

@@ -8,6 +8,7 @@ neither the base's velocity nor forces.
 import numpy as np
 
 from gpusim_rl.core.waiting import counted
+from gpusim_rl.deploy.rest_measurements import NOSLIP
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.drive import ReadingErrors
 from gpusim_rl.gate.robot import Robot, make_robot
@@ -17,6 +18,9 @@ from gpusim_rl.tools.identify.estimates import CERTAIN, Estimate
 from gpusim_rl.tools.identify.hang import FACTORS
 
 Array = np.ndarray
+Range = tuple[float, float]
+LEAST = 0.1  # friction or factor that is drawn
+LARGEST_LOSS = 0.8  # of the mass
 # Quantity → the numbers that are drawn: of the ground, a share of the robot's mass, seconds, and
 # factors of what the model has.
 DRAWS = {"friction": (0.3, 1.6), "payload": (-0.2, 0.3), "delay": (0.0, 0.06)}
@@ -38,16 +42,20 @@ def identify(
     settings: Settings,
     *,
     joints: dict[str, Estimate],
+    trained: dict[str, Range],
     robots: int,
     seed: int,
-) -> dict[str, Estimate]:
-    """What T control steps of a walk tell, by quantity.
+) -> tuple[dict[str, Estimate], dict[str, Range]]:
+    """What T control steps of a walk tell, by quantity, and what was drawn to learn it from.
+
+    An estimate may lie beyond what was drawn: `within` cuts it.
 
     Args:
         policy: that drove the robot.
         readings: name → (T, width); targets: (T, nu); command: (T, n), as a log has them.
         settings: the section `gate`, for the noise of readings.
         joints: estimates of a robot that hung, which narrow what is drawn.
+        trained: ranges beyond which a robot may have drifted, which widen it.
         robots: that are simulated.
 
     Raises:
@@ -61,13 +69,25 @@ def identify(
             f"the log has {steps * policy.dt:.3g} s of walking: at least {BEGIN + 2 * BLOCK:g} s"
             " are needed"
         )
-    ranges = DRAWS | {name: x.range for name, x in joints.items() if name in DRAWS}
+    ranges = DRAWS | {name: around(DRAWS[name], *ends) for name, ends in trained.items()}
+    ranges |= {name: x.range for name, x in joints.items() if name in DRAWS}
     truth, stood, simulated = walks(policy, command, settings, ranges, robots, seed)
     mine = {name: x[:, None] for name, x in (readings | {"targets": targets}).items()}
     names = [x for x in quantities(make_robot(policy)) if x not in joints]
     rows = features(simulated, policy.dt)[stood]
     row = features(mine, policy.dt)
-    return {name: within(ridge(rows, truth[name][stood], row), DRAWS[name]) for name in names}
+    estimates = {name: ridge(rows, truth[name][stood], row) for name in names}
+    return estimates, {name: ranges[name] for name in names}
+
+
+def around(ends: Range, low: float, high: float) -> Range:
+    """Ends that also hold once the width of a range to each side of it, as far as it makes sense.
+
+    A regression gives too little near the ends of what it has seen.
+    """
+    least = ends[0] if ends[0] == 0 else LEAST if ends[0] > 0 else -LARGEST_LOSS
+    width = high - low
+    return min(ends[0], max(low - width, least)), max(ends[1], high + width)
 
 
 def quantities(robot: Robot) -> tuple[str, ...]:
@@ -79,7 +99,7 @@ def walks(
     policy: Policy,
     command: Array,
     settings: Settings,
-    ranges: dict[str, tuple[float, float]],
+    ranges: dict[str, Range],
     robots: int,
     seed: int,
 ) -> tuple[dict[str, Array], Array, dict[str, Array]]:
@@ -88,7 +108,9 @@ def walks(
     The last is name → (T, B, width): the readings, and the targets.
     """
     rng, steps = np.random.default_rng(seed), len(command)
-    plan = Plan(make_robot(policy), "normal", robots, 1, settings, seed)
+    robot = make_robot(policy)
+    robot.model.opt.noslip_iterations = NOSLIP
+    plan = Plan(robot, "normal", robots, 1, settings, seed)
     truth = {name: rng.uniform(*ends, robots) for name, ends in ranges.items()}
     plan.friction, plan.payload, plan.late = (truth[x] for x in ("friction", "payload", "delay"))
     plan.noise, plan.bias = rng.uniform(0, 1, (2, robots, 1))  # those of the robot are not known
@@ -147,7 +169,7 @@ def features(x: dict[str, Array], dt: float) -> Array:
     return np.concatenate(columns, 1).astype(float)
 
 
-def within(x: Estimate, ends: tuple[float, float]) -> Estimate:
+def within(x: Estimate, ends: Range) -> Estimate:
     """An estimate within what was drawn; its interval still reaches what the regression said."""
     value = float(np.clip(x.value, *ends))
     return Estimate(value, max(x.margin, abs(x.value - value)))
