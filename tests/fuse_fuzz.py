@@ -226,7 +226,6 @@ class Result(NamedTuple):
     restarts: int
 
 
-@torch.no_grad()
 def run(seed: int, steps: int, folder: Path, device: str = "cpu") -> Result:
     """Step a drawn task, and compare what each part writes with torch's of the same rows."""
     worst, restarts, draw = (0.0, ""), 0, torch.Generator().manual_seed(seed)
@@ -247,18 +246,19 @@ def run(seed: int, steps: int, folder: Path, device: str = "cpu") -> Result:
                     wanted, now = wanted[right[place.guard]], now[right[place.guard]]
                 worst = max(worst, (apart(wanted, now), f"{name}: {key}"))
 
-        fused.prepare()
-        for t in range(steps):
-            mean, _ = source.policy.compute(fused.prepared(), {})
-            fused.scratch["step/head"].copy_(mean.nan_to_num())
-            check("before")
-            env.begin_step()
-            env.step_physics()
-            disturb(env, t, draw)
-            check("after")
-            env.reset(fused.restarted, fused.scratch["start/qpos"], fused.scratch["start/qvel"])
-            check("views")
-            restarts += int(fused.restarted.sum())
+        with torch.no_grad():
+            fused.prepare()
+            for t in range(steps):
+                mean, _ = source.policy.compute(fused.prepared(), {})
+                fused.scratch["step/head"].copy_(mean.nan_to_num())
+                check("before")
+                env.begin_step()
+                env.step_physics()
+                disturb(env, t, draw)
+                check("after")
+                env.reset(fused.restarted, fused.scratch["start/qpos"], fused.scratch["start/qvel"])
+                check("views")
+                restarts += int(fused.restarted.sum())
     kernels = [name for name, x in fused.kernels.items() if isinstance(x, Kernel)]
     return Result(kernels, *worst, restarts)
 

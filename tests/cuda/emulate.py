@@ -98,8 +98,10 @@ class Emulate(TorchDispatchMode):
                 raise RuntimeError(f"{func} in a capture")
             if func.overloadpacket is not aten._local_scalar_dense:
                 return at_once(func, args, kwargs)
-        if func is aten.special_ndtri.default:  # compiled by NVRTC at its first call
-            out = torch.empty_like(args[0])
+        # NVRTC compiles these when they are called
+        if func in (aten.special_ndtri.default, aten.prod.dim_int):
+            shape = func(args[0].to("meta"), *args[1:], **kwargs)
+            out = torch.empty_like(shape, device=args[0].device)
         else:
             out = func(*args, **kwargs)
         if is_view(func) or "empty" in func._schema.name or func._schema.name == "aten::set_":
