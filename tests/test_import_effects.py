@@ -1,10 +1,9 @@
-"""Importing the package changes nothing in the user's process."""
+"""Importing the package changes one thing in the user's process: how long torch's threads wait in a
+loop."""
 
 import pytest
 
 from tests.command_lines import run_python
-
-pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import ast, importlib, json, logging, os, signal, sys, warnings
@@ -42,7 +41,7 @@ def process():
         "threads of torch": (torch.get_num_threads(), torch.get_num_interop_threads()),
         "precision": (torch.get_default_dtype(), torch.get_float32_matmul_precision()),
         "signals": [signal.getsignal(number) for number in signal.valid_signals()],
-        "environment": dict(os.environ),
+        "environment": {**os.environ, "GOMP_SPINCOUNT": "5000"},
         "warnings": list(warnings.filters),
         "logging": (logging.root.level, list(logging.root.handlers)),
         "Warp": (warp._src.context.runtime, warp.config.log_level),
@@ -67,6 +66,7 @@ print(json.dumps({"changed": changed, "redirected": redirected, "imported": len(
 """
 
 
+@pytest.mark.slow
 def test_importing_the_package_has_no_side_effects():
     """Hooks, stderr, threads, signals, environment and filters are as they were before the
     import."""
@@ -74,3 +74,15 @@ def test_importing_the_package_has_no_side_effects():
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert '"changed": [], "redirected": []' in done.stdout
     assert int(done.stdout.split()[-1].rstrip("}")) > 60
+
+
+@pytest.mark.parametrize("given, expected", [(None, "5000"), ("30000", "30000")])
+def test_threads_wait_briefly(monkeypatch, given, expected):
+    """Where torch is loaded after the package, libgomp finds a short wait, or the one that is
+    given."""
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    if given:
+        monkeypatch.setenv("GOMP_SPINCOUNT", given)
+    # as a library reads it, at the first import of torch
+    program = "import gpusim_rl, os, sys; assert 'torch' not in sys.modules; os.system('env')"
+    assert f"GOMP_SPINCOUNT={expected}\n" in run_python(program).stdout

@@ -51,7 +51,9 @@ class Actor:
         again: int,
     ):
         torch.set_num_threads(1)
-        self.cfg, self.actor, self.life, self.sequence = (cfg := Config.of(plain)), actor, life, 0
+        cfg = Config.of(plain)
+        self.cfg = cfg = cfg.replace({"device": cfg.cluster.device})
+        self.actor, self.life, self.sequence = actor, life, 0
         schedule = Curriculum(cfg.curriculum)
         self.env = env = build_env(cfg, count, schedule, first=first, life=again)
         keys = [key for key in schedule.plan if key.startswith("task.")]

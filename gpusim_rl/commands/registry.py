@@ -357,6 +357,7 @@ def as_text(command: str, plain: list[str], result: Any) -> str:
 def version_line(row: Row) -> str:
     """A version in a line."""
     aliases, verdict = ",".join(row["aliases"]) or "-", row["verdict"] or "unjudged"
+    verdict += ",changed" * row["changed"]  # other limits or scenarios than usual
     removed = " (file removed)" if row["removed"] else ""
     digest = row["digest"][:SHORT]
     return f"{row['name']} {row['version']} {digest} {verdict} {aliases} {row['at']}{removed}"

@@ -9,7 +9,6 @@ The words are those of train.py's command line. Torch is imported inside functio
 command line are answered before.
 """
 
-import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -169,9 +168,6 @@ def files_of(trainer: "Trainer") -> str:
 def main() -> None:
     """Check the command line and train, once or for each value of a multirun."""
     words = sys.argv[1:]
-    # Before torch is loaded: its threads wait for each other in a loop. Beside another program long
-    # loops made a quadruped train 15 times slower on two cores.
-    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     try:
         if command_line.is_multirun(words):
             from gpusim_rl.commands import multirun  # a single training starts without it

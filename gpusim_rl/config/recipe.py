@@ -13,7 +13,8 @@ from gpusim_rl.config.trees import flatten, is_below, merged
 FAST, ROBOT = "fast", "robot"
 # Why: docs/decisions/0080-a-recipe-for-a-robot.md
 ALLOWED = (*KEYS, "task", "curriculum", "gpu")
-RANGES = ("task.randomise", "robot.actuator.delay")  # what ranges= may change
+# what ranges= may change
+RANGES = ("task.randomise", "robot.actuator.delay", "task.observation_delay")
 FIXED = ("task.name", "task.mjcf", "algo.name")  # with these it would be another task or learner
 # Key of a recipe → what a policy learns by it
 LESSONS = {

@@ -155,6 +155,7 @@ class ClusterSection:
         actors: processes with worlds.
         sync: collect in step with the learner: bit for bit as one process.
         max_lag: else, updates that a policy may be behind the one that learns from its steps.
+        device: of the actors, as `Config.device` is the learner's.
         address: host:port of a Ray that runs; None starts one on this machine alone.
         labels: label → its value, which Ray must know of each machine that has actors.
     """
@@ -163,6 +164,7 @@ class ClusterSection:
     actors: int = number(Range(1, 4096, whole=True))
     sync: bool
     max_lag: int = number(Range(0, 1024, whole=True))
+    device: str
     address: str | None
     labels: dict[str, str]
 

@@ -1,5 +1,6 @@
 """mode=check of play.py: zero and random actions in a task, and what is found wrong with it."""
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,12 +11,14 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.waiting import waiting
+from gpusim_rl.deploy.describe import describe_command
 from gpusim_rl.envs.check_methods import methods_named
 from gpusim_rl.envs.env import Env
 from gpusim_rl.play import findings
 from gpusim_rl.play.findings import Finding
 from gpusim_rl.play.samples import Samples, sample
 from gpusim_rl.robots.models import AUTORESET, RESETS, find_mjcf, find_own_mjcf
+from gpusim_rl.viewer.target import can_show, place_target
 
 STEPS, WORLDS = 1000, 64  # control steps; worlds with zero actions, and as many with random ones
 # Of sim=warp beside sim=native: on a CPU it is ten times slower, and there to be compared.
@@ -72,7 +75,7 @@ def first_std(cfg: Config) -> float:
 def of_task(cfg: Config, env: Env, x: Samples, say: Say) -> list[Finding]:
     """Findings that one simulator is enough for: model, discount, and what chance scores."""
     gamma: Any = cfg.plain["algo"].get("gamma")
-    rows = [*autoreset(cfg), *findings.discount(env.task, gamma)]
+    rows = [*autoreset(cfg), *hidden_command(env), *findings.discount(env.task, gamma)]
     if x.valid.any() and not x.wrong:
         half = x.action.shape[1] // 2
         zero, wrong = findings.by_chance(env.task, x, slice(0, half))
@@ -92,3 +95,15 @@ def autoreset(cfg: Config) -> list[Finding]:
     if mujoco.MjSpec.from_file(str(file)).option.disableflags & AUTORESET:
         return []
     return [Finding("autoreset", f"{file.name}: {RESETS}")]
+
+
+def hidden_command(env: Env) -> list[Finding]:
+    """A finding if no film can show the command; else it is placed as in a first frame."""
+    about, model = describe_command(env.task), copy.copy(env.task.mjm)
+    if "shown_by" not in about:
+        return []
+    if not can_show(model, name := about["shown_by"]):
+        text = f"the command is shown by the body {name!r}, which no film can move: it must lie in"
+        return [Finding("shown_by", f"{text} the worldbody, without a joint or mocap")]
+    place_target(model, about, env.memory["command"][0].cpu().numpy())
+    return []

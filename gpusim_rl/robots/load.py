@@ -20,6 +20,7 @@ from gpusim_rl.robots.bodies import Array, RobotError, Signs, find_base
 from gpusim_rl.robots.humanoid import topology as two_legs
 from gpusim_rl.robots.humanoid.shape import Humanoid
 from gpusim_rl.robots.inertias import compile_mended, implausible
+from gpusim_rl.robots.model_files import find_mesh
 from gpusim_rl.robots.models import compile_spec, find_robot_file
 from gpusim_rl.robots.prepare import add_servos, added_name
 from gpusim_rl.robots.quadruped import topology as four_legs
@@ -129,6 +130,8 @@ def load(shape: str | None, keys: dict[str, Any]) -> Loaded:
 def read_spec(file: Path) -> mujoco.MjSpec:
     """The spec of an MJCF or URDF file, with a name for each joint and body."""
     spec = mujoco.MjSpec.from_file(str(file))
+    for mesh in spec.meshes:
+        mesh.file = find_mesh(mesh.file, file.parent, [spec.meshdir] if spec.meshdir else [])
     # Otherwise the compiled model has fewer elements, and its ids are not those of the spec.
     spec.compiler.fusestatic = spec.compiler.discardvisual = False
     for kind, elements in (("joint", spec.joints), ("body", spec.bodies)):

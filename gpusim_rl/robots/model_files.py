@@ -52,14 +52,17 @@ def copy_assets(root: ElementTree.Element, source: Path, folder: Path) -> None:
     compilers = list(root.iter("compiler"))
     folders = {key: e.attrib[key] for e in compilers for key in FOLDERS if key in e.attrib}
     flags = [e.attrib["strippath"] for e in compilers if "strippath" in e.attrib]
-    strip_path = flags[-1] == "true" if flags else root.tag == "robot"  # the default of URDF
+    strip_path = flags[-1:] == ["true"]
     visuals = visual_meshes(root)
     for i, (element, key) in enumerate(file_attributes(root)):
         if element in visuals:
             continue
+        if root.tag == "robot" and element.tag != "mesh":  # a plugin, or a texture of ROS
+            element.attrib[key] = Path(element.attrib[key]).name
+            continue
         kind = "texturedir" if element.tag == "texture" else "meshdir"
         base = folders.get(kind, folders.get("assetdir", ""))
-        path = Path(element.attrib[key])
+        path = Path(find_mesh(element.attrib[key], source, mesh_folders(root)))
         path = Path(path.name) if strip_path else path
         # A mesh without a name has that of its file, so the file's name stays.
         subfolder = "" if strip_path else f"{i}/"
@@ -73,7 +76,7 @@ def copy_visuals(root: ElementTree.Element, file: Path, folder: Path) -> None:
     place."""
     size, large, copies = 0, [], dict[Path, str]()
     for mesh in visual_meshes(root):
-        path = find_visual(mesh, root, file.parent)
+        path = find_package_file(mesh.get("filename", ""), file.parent, mesh_folders(root))
         name = mesh.attrib["filename"] = Path(mesh.get("filename", "")).name
         if path and path not in copies:
             length = path.stat().st_size
@@ -104,15 +107,34 @@ def reads_visuals(root: ElementTree.Element) -> bool:
     return any(e.get("discardvisual") == "false" for e in root.iter("compiler"))
 
 
-def find_visual(mesh: ElementTree.Element, root: ElementTree.Element, folder: Path) -> Path | None:
-    """The file of a visual mesh of a URDF file, which lies in a folder; None if there is none.
+def mesh_folders(root: ElementTree.Element) -> list[str]:
+    """The folders of meshes that the `<compiler>` elements name."""
+    return [e.attrib["meshdir"] for e in root.iter("compiler") if "meshdir" in e.attrib]
 
-    A path is looked up from the folder and its `meshdir`. `package://name/path` is looked up from
-    each folder above, which may be the package or hold it.
+
+def find_mesh(name: str, folder: Path, mesh_folders: list[str]) -> str:
+    """The path that MuJoCo can read of a mesh that `find_package_file` finds; other names stay.
+
+    ValueError, with the folders that were searched, if there is no such file.
     """
-    name = mesh.get("filename", "")
-    folders = [folder / e.attrib["meshdir"] for e in root.iter("compiler") if "meshdir" in e.attrib]
-    places = [place / path for place in (folder, *folders) for path in (name, Path(name).name)]
+    if "://" not in name:
+        return name
+    path = find_package_file(name, folder, mesh_folders)
+    if path is None:
+        others = "".join(f", {folder / x}" for x in mesh_folders)
+        places = f"{folder.resolve()}, all folders above{others}"
+        raise ValueError(f"no file of the mesh {name!r} was found in {places}")
+    return str(path.resolve())
+
+
+def find_package_file(name: str, folder: Path, mesh_folders: list[str]) -> Path | None:
+    """The file of a mesh of a URDF file, which lies in a folder; None if there is none.
+
+    A path is looked up from the folder and the mesh folders. `package://name/path` is looked up
+    from each folder above, which may be the package or hold it.
+    """
+    folders = [folder, *(folder / x for x in mesh_folders)]
+    places = [place / path for place in folders for path in (name, Path(name).name)]
     scheme, _, inside = name.partition("://")
     if scheme == "package":
         _, _, within = inside.partition("/")
@@ -232,7 +254,7 @@ def check_confined(text: str, folder: Path | None, where: str) -> None:
         raise ValueError(f"{where}: {unusual[0]} is a link, a pipe or too large")
     for name in [e.attrib[key] for e, key in file_attributes(root)]:
         inside = folder and (folder / name).resolve().is_relative_to(folder.resolve())
-        if "://" in name or not inside:  # `find_visual` looks for a package elsewhere
+        if "://" in name or not inside:  # `find_package_file` looks elsewhere
             raise ValueError(
                 f"{where}: the model names a file outside of {folder or 'itself'}: {name!r}"
             )

@@ -19,7 +19,8 @@ from gpusim_rl.core.paths import install
 from gpusim_rl.robots.bodies import GEOM, MESH
 from gpusim_rl.robots.inertias import join_names
 from gpusim_rl.robots.model_files import (
-    find_visual,
+    find_package_file,
+    mesh_folders,
     read_root,
     reads_visuals,
     remove_folders,
@@ -82,7 +83,8 @@ def add_visuals(spec: mujoco.MjSpec, root: ElementTree.Element, folder: Path) ->
         if key not in names:
             names[key] = f"mesh{len(names)}"
             try:
-                parts[names[key]] = add_mesh(spec, *key, find_visual(mesh, visuals, folder))
+                file = find_package_file(key[0], folder, mesh_folders(visuals))
+                parts[names[key]] = add_mesh(spec, *key, file)
             except ValueError as error:
                 faults.setdefault(str(error), []).append(Path(key[0]).name)
         mesh.attrib["filename"] = f"{names[key]}.obj"  # MuJoCo only parses it

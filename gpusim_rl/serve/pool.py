@@ -1,9 +1,10 @@
 """Sessions of robots that one exported file drives in batches, and the swap of that file.
 
-Nothing here knows of a network. A session is a row of each array of a `Pool`.
+Nothing here knows of a network. A session of one robot is a row of each array of a `Pool`; one of
+many robots has as many rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gpusim_rl.play.player import check_operators
 DIGITS = 12  # of a digest, as answers and pages show it
 LARGEST = 1 << 30  # bytes of the memory of all sessions
 GAINS = ("units", "kp", "kd")  # of the targets, which a client applies
+Rows = int | Array  # of a session: one, or (n,) numbers of the rows of n robots
 
 
 class Version:
@@ -72,7 +74,7 @@ class Version:
 
 
 class Pool:
-    """Up to `size` sessions, what each remembers, and the version that drives them.
+    """Up to `size` robots, what each remembers, and the version that drives them.
 
     ValueError if the memory of so many would be too large.
     """
@@ -91,48 +93,59 @@ class Pool:
 
     @property
     def sessions(self) -> int:
-        """How many are open."""
+        """How many robots have one."""
         return self.size - len(self.free)
 
-    def open(self) -> int:
-        """The row of a new session; IndexError if all are taken."""
-        row = self.free.pop()
-        self.restart(row)
-        return row
+    def open(self, robots: int | None = None) -> Rows:
+        """The row of a new session, or the rows of one of many robots.
 
-    def close(self, row: int) -> None:
+        IndexError if all are taken.
+        """
+        taken = [self.free.pop() for _ in range(robots or 1)]
+        rows = taken[0] if robots is None else np.array(taken)
+        self.restart(rows)
+        return rows
+
+    def close(self, rows: Rows) -> None:
         """End a session."""
-        self.free.append(row)
+        self.free += np.atleast_1d(rows).tolist()
 
-    def restart(self, row: int) -> None:
-        """Forget the past of a session: an episode begins."""
-        self.begins[row] = True
+    def restart(self, rows: Rows) -> None:
+        """Forget the past of a session, or of some of its robots: an episode begins."""
+        self.begins[rows] = True
         for name, start in self.version.policy.start.items():
-            self.memory[name][row] = start[0]
+            self.memory[name][rows] = start[0]
 
-    def write(self, row: int, values: Mapping[str, Any]) -> None:
+    def write(self, rows: Rows, values: Mapping[str, Any]) -> None:
         """Take the readings of a session, and its command, as `Policy.act` does.
 
-        ValueError if one is missing, or has another width.
+        Those of many robots are arrays (n, width); a command (width,) is that of each, and
+        `restart` may be (n,) truth values.
+
+        ValueError if one is missing, or has another shape.
         """
         policy = self.version.policy
-        for name, rows in self.readings.items():
-            x = values.get(name)
-            if type(x) is np.ndarray and x.dtype == rows.dtype and x.shape == rows.shape[1:]:
-                rows[row] = x  # the usual case, which needs no second look
+        for name, array in self.readings.items():
+            x, shape = values.get(name), np.shape(rows) + array.shape[1:]
+            if type(x) is np.ndarray and x.dtype == array.dtype and x.shape == shape:
+                array[rows] = x  # the usual case, which needs no second look
+            elif not isinstance(rows, int):
+                array[rows] = of_each(name, x, shape)
             elif name == "command":
-                rows[row] = policy.command_rows(x)[0]
+                array[rows] = policy.command_rows(x)[0]
             else:
-                rows[row] = policy.reading(name, values)[0]
-        if values.get("restart") is True:
-            self.restart(row)
+                array[rows] = policy.reading(name, values)[0]
+        restart = values.get("restart")
+        if restart is True:
+            self.restart(rows)
+        elif isinstance(restart, np.ndarray | list) and not isinstance(rows, int):
+            self.restart(rows[of_each("restart", restart, rows.shape) != 0])
 
-    def step(self, rows: Sequence[int]) -> tuple[Array, Array]:
-        """(n, nu) targets and (n,) faults of n sessions, whose readings were written.
+    def step(self, at: Array) -> tuple[Array, Array]:
+        """(n, nu) targets and (n,) faults of the robots of rows (n,), whose readings were written.
 
         ValueError as of `Policy.run`; what they remember then stays.
         """
-        at = np.array(rows)
         readings = {name: x[at] for name, x in self.readings.items()}
         memory = {name: x[at] for name, x in self.memory.items()}
         begins = self.begins[at]
@@ -172,3 +185,11 @@ class Pool:
         memory = Pool(version, self.size).memory
         self.memory = memory | {name: self.memory[name] for name in carried}
         self.version = version
+
+
+def of_each(name: str, x: Any, shape: tuple[int, ...]) -> Array:
+    """A reading of many robots in its shape (n, width); ValueError if it has another one."""
+    x = np.asarray(x, np.float32)
+    if x.shape != shape and not (name == "command" and x.shape == shape[1:]):
+        raise ValueError(f"{name} has shape {x.shape}, expected {shape}: a row for each robot")
+    return np.broadcast_to(x, shape)

@@ -352,18 +352,24 @@ class Registry:
         write_whole(out, memory.getvalue())
 
     def list(self, name: str | None = None) -> list[Row]:
-        """All versions, or those of a name, with their aliases, and the last judgement of each."""
+        """All versions, or those of a name, with their aliases, and the last judgement of each.
+
+        `changed` tells that this was by other limits or scenarios than usual.
+        """
         now_at: dict[tuple[str, int], list[str]] = {}
         for x in self.rows(NOW):
             now_at.setdefault((x["name"], x["version"]), []).append(x["alias"])
         line = "select * from version where name=coalesce(?, name) order by name, version"
-        last = "select digest, verdict from judgement order by id"
-        verdicts = {x["digest"]: x["verdict"] for x in self.rows(last)}
+        last = "select digest, verdict, json_extract(report, '$.changed') as changed from judgement"
+        judged = {x["digest"]: x for x in self.rows(f"{last} order by id")}
+        none = {"verdict": None, "changed": None}
         return [
             row
-            | {"lineage": json.loads(row["lineage"]), "verdict": verdicts.get(row["digest"])}
+            | {"lineage": json.loads(row["lineage"]), "verdict": of["verdict"]}
+            | {"changed": (of["changed"] or "{}") != "{}"}
             | {"aliases": now_at.get((row["name"], row["version"]), [])}
             for row in self.rows(line, name)
+            for of in [judged.get(row["digest"], none)]
         ]
 
 

@@ -15,7 +15,9 @@ from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
+import numpy as np
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
@@ -26,7 +28,7 @@ from gpusim_rl.core.files import read_text
 from gpusim_rl.serve.follow import Alias, alias_file
 from gpusim_rl.serve.messages import pack, unpack
 from gpusim_rl.serve.metrics import Metrics
-from gpusim_rl.serve.pool import Pool, Version
+from gpusim_rl.serve.pool import Pool, Rows, Version
 from gpusim_rl.serve.settings import is_loopback
 
 PORT = 8000  # of openpi's servers
@@ -44,7 +46,7 @@ class Step(NamedTuple):
     """A control step that waits for the next batch."""
 
     pool: Pool
-    row: int
+    rows: Rows
     answer: asyncio.Future[bytes | str]
     at: float  # [s], on the clock of the loop
 
@@ -82,40 +84,43 @@ class Server:
         """How many are open."""
         return sum(pool.sessions for pool in self.pools)
 
-    def session_refusal(self) -> str:
-        """Why no further session is opened, in a line; empty if one may be."""
+    def session_refusal(self, robots: int | None = None) -> str:
+        """Why no further session of so many robots is opened, in a line; empty if one may be."""
         if self.pool is None:
             return "no policy is released yet"
-        limit = self.settings["sessions"]
-        return f"all {limit} sessions are taken" if self.sessions >= limit else ""
+        limit, left = self.settings["sessions"], self.settings["sessions"] - self.sessions
+        if left <= 0:
+            return f"all {limit} sessions are taken"
+        return f"{left} of {limit} sessions are left" if (robots or 1) > left else ""
 
     async def session(self, connection: ServerConnection) -> None:
         """Answer the messages of one client, step by step, until it ends."""
-        if why := self.session_refusal():
+        assert connection.request
+        if why := self.session_refusal(robots := robots_of(connection.request.path)):
             self.metrics.refused_sessions += 1
             return await connection.close(TRY_LATER, why)
         assert self.pool is not None
-        pool, row = self.pool, self.pool.open()
+        pool, rows = self.pool, self.pool.open(robots)
         try:
             await connection.send(pack(pool.version.metadata()))
             async for message in connection:
-                await connection.send(await self.step(pool, row, message))
+                await connection.send(await self.step(pool, rows, message))
         except ConnectionClosed:
             pass
         finally:
-            pool.close(row)
+            pool.close(rows)
             if pool is not self.pool and not pool.sessions:
                 self.older.remove(pool)
 
-    async def step(self, pool: Pool, row: int, message: bytes | str) -> bytes | str:
+    async def step(self, pool: Pool, rows: Rows, message: bytes | str) -> bytes | str:
         """The answer to a message of a session: msgpack, or the text of what is wrong with it."""
         try:
-            pool.write(row, unpack(message))
+            pool.write(rows, unpack(message))
         except (ValueError, TypeError) as error:
             self.metrics.bad_messages += 1
             return errors.printable(errors.reason(error))
         loop = asyncio.get_running_loop()
-        step = Step(pool, row, loop.create_future(), loop.time())
+        step = Step(pool, rows, loop.create_future(), loop.time())
         if not self.queue:
             wait = self.last + self.window - step.at
             loop.call_later(wait, self.flush) if wait > 0 else loop.call_soon(self.flush)
@@ -128,19 +133,24 @@ class Server:
         self.queue, self.last = [], loop.time()
         for pool in {id(step.pool): step.pool for step in steps}.values():
             batch = [step for step in steps if step.pool is pool]
+            counts = [np.size(step.rows) for step in batch]
             try:
-                targets, faults = pool.step([step.row for step in batch])
+                targets, faults = pool.step(np.hstack([step.rows for step in batch]))
             except ValueError as error:
                 for step in batch:
                     if not step.answer.done():
                         step.answer.set_result(errors.printable(errors.reason(error)))
                 continue
-            name = pool.version.name
-            for step, target, fault in zip(batch, targets, faults.tolist(), strict=True):
-                answer = pack({"actions": target, "fault": fault, "version": name})
+            name, first = pool.version.name, 0
+            for step, count in zip(batch, counts, strict=True):
+                at = first if isinstance(step.rows, int) else slice(first, first + count)
+                first += count
+                about = {"actions": targets[at], "fault": faults[at].tolist(), "version": name}
+                answer = pack(about)
                 if not step.answer.done():  # the server may be ending
                     step.answer.set_result(answer)
-            self.metrics.count(loop.time(), [step.at for step in batch], int(faults.sum()))
+            since = np.repeat([step.at for step in batch], counts)
+            self.metrics.count(loop.time(), since, int(faults.sum()))
 
     # -- versions ----------------------------------------------------------------------------------
 
@@ -189,6 +199,10 @@ class Server:
             return connection.respond(HTTPStatus.UNAUTHORIZED, "a token is needed\n")
         if path == "/metrics":
             return connection.respond(HTTPStatus.OK, self.metrics.text())
+        try:
+            busy = self.session_refusal(robots_of(request.path))
+        except ValueError as error:
+            return connection.respond(HTTPStatus.BAD_REQUEST, f"{error}\n")
         if busy:
             self.metrics.refused_sessions += 1
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, f"{busy}\n")
@@ -257,6 +271,20 @@ class Server:
             loop.add_signal_handler(number, end.set)
         async with self.listen(listener):
             await end.wait()
+
+
+def robots_of(path: str) -> int | None:
+    """How many robots a session's address asks for with `?robots=`; None if it does not say.
+
+    ValueError in one line unless that is a number from 1 on.
+    """
+    query = parse_qs(path.partition("?")[2], keep_blank_values=True)
+    if "robots" not in query:
+        return None
+    count = query["robots"][-1]
+    if not (count.isascii() and count.isdecimal() and len(count) < 8 and int(count) > 0):
+        raise ValueError("robots= is no number of robots: expected 1 or more")
+    return int(count)
 
 
 def error_line(about: dict[str, Any]) -> str:

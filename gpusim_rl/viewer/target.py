@@ -48,11 +48,14 @@ BROKEN = (TypeError, KeyError, AttributeError, OverflowError)
 def place_target(model: Any, about: Mapping[str, Any], command: np.ndarray) -> None:
     """Move the body that shows a command (n,) to it, if the model has one. In place.
 
+    What the command does not say, such as the height of a goal of x and y, stays the model's.
+
     about: what a policy's description says of its command.
     """
     if "shown_by" in about:
         body = model.body(about["shown_by"])
-        body.pos = command[plain_columns(about)[:3]]
+        columns = plain_columns(about)[:3]
+        body.pos[: len(columns)] = command[columns]
         for turn in rotations(about)[:1]:
             body.quat = command[turn.columns]
 
@@ -96,7 +99,7 @@ def fault_of(about: Mapping[str, Any], model: Any) -> str:
     points = plain_columns(about)
     if len(points) != count - 4 * len(rotations(about)):
         return "two rotations of its command have the same numbers"
-    if "shown_by" in about and (len(points) < 3 or not can_show(model, about["shown_by"])):
+    if "shown_by" in about and not can_show(model, about["shown_by"]):
         return f"its model has no body {about['shown_by']!r} that shows the command"
     return ""
 

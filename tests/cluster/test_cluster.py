@@ -14,8 +14,9 @@ import pytest
 import torch
 import yaml
 
+from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.cluster import engine
-from gpusim_rl.cluster.actor import identity
+from gpusim_rl.cluster.actor import Actor, identity
 from gpusim_rl.config import command_line, resume
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
@@ -42,6 +43,20 @@ def seen(tmp_path_factory) -> dict:
     return json.loads((folder / "seen.json").read_text()) | {
         "said": (folder / "said.txt").read_text()
     }
+
+
+def test_actors_have_a_device_of_their_own(monkeypatch):
+    """A learner on a GPU has actors on machines without one; `cluster.device` says otherwise."""
+    small = ("task=cartpole", *(x for x in TINY if x != "device=cpu"))
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    learner = make_iteration(make_config(*small, "device=cpu"), 4).learner
+    place = dict(actor=0, life=0, first=0, count=4, again=0)
+    about = learner.policy, learner.columns
+    plain = make_config(*small, "device=cuda", "cluster=ray").plain
+    assert Actor(plain, *about, **place).env.device.type == "cpu"
+    plain = make_config(*small, "device=cpu", "cluster=ray", "cluster.device=gpu").plain
+    with pytest.raises(ValueError, match="unknown device 'gpu': choose one of auto, cpu, cuda"):
+        Actor(plain, *about, **place)
 
 
 @pytest.mark.slow

@@ -115,6 +115,10 @@ MISTAKES = {
         *(YAML, "episode: 4.0", "episode: 0.02"),
         r"error: task.episode=0.02 s: expected 1 to",
     ),
+    "a goal that has joints": (
+        *(PY, 'mirrored=("y",)', 'mirrored=("y",), shown_by="arm"'),
+        r"warning: the command is shown by the body 'arm', which no film can move: it must lie in",
+    ),
     "a model that MuJoCo resets": (
         *(XML, '<flag autoreset="disable"/>', ""),
         r"warning: pointer.xml: MuJoCo would reset .*autoreset=\"disable\"",
@@ -179,6 +183,18 @@ def test_a_wrong_word_is_answered_in_one_line(words, says, tmp_path):
     """The words are those of a training, and a wrong one is named."""
     (tmp_path / "here").mkdir()
     assert says in refused("play.py", *words.split(), cwd=tmp_path / "here")
+
+
+def test_a_goal_of_two_numbers_is_shown(tmp_path, monkeypatch, no_own_tasks):
+    """A body shows a command of x and y: the checker has nothing to say of it."""
+    write(tmp_path, PY, 'mirrored=("y",)', 'mirrored=("y",), shown_by="goal"')
+    model = tmp_path / XML
+    shape = '<geom type="sphere" size="0.01" contype="0" conaffinity="0"/>'
+    goal = f'<body name="goal" pos="0 0 0.1">{shape}</body></worldbody>'
+    model.write_text(model.read_text().replace("</worldbody>", goal))
+    monkeypatch.chdir(tmp_path)
+    lines = findings_here(12)
+    assert not any(line.startswith("error") or "shown" in line for line in lines), lines
 
 
 def test_a_sound_task_has_no_findings(tmp_path, monkeypatch, no_own_tasks):

@@ -157,6 +157,14 @@ def test_a_long_command_shows_how_far_it_is(store, page, monkeypatch):
     assert page.job and page.job.words == ["promote", NAME, "1", "released"]
 
 
+def test_a_gate_with_other_limits_is_shown(store, page):
+    """A version that passed other limits or scenarios than usual is no plain pass on the page."""
+    assert "pass,changed" not in get(page.address)
+    weak = PASS | {"changed": {"reported": ["delay 2"]}}
+    store.record_judgement(store.version(NAME, 1)["digest"], weak, "")
+    assert '<td class="pass">pass,changed<td>' in get(page.address)
+
+
 def test_a_release_that_is_refused(store, page):
     """The settings reach the gate, whose refusal is the line that the command line has."""
     fail = PASS | {"verdict": "fail", "complaints": ["normal: falls 0.5"]}

@@ -16,12 +16,13 @@ import pytest
 import yaml
 
 from gpusim_rl.commands import registry
+from gpusim_rl.config.recipe import unlearned
 from gpusim_rl.deploy.onboard.log import Log
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.tools.identify import simulated
 from tests import serving
 from tests.docs.examples import files
-from tests.worlds import ROOT
+from tests.worlds import ROOT, check_words
 
 FOLDER = ROOT / "docs" / "examples" / "pipeline"
 SMALL = """task=quadruped iterations=2 num_envs=8 num_steps=8 algo.hidden=[16] episodes=2
@@ -66,6 +67,12 @@ def test_the_page_shows_the_files():
     job = yaml.safe_load(shown["kubernetes.yaml"])["spec"]["template"]["spec"]
     assert job["restartPolicy"] == "OnFailure" and job["terminationGracePeriodSeconds"] >= 60
     assert yaml.safe_load(shown["osmo.yaml"])["workflow"]["tasks"]
+
+
+def test_the_training_teaches_what_the_gate_judges():
+    """The words of train.txt leave out nothing that a robot needs, so their policy can pass."""
+    cfg = check_words(*(FOLDER / "train.txt").read_text().split())
+    assert cfg.recipe["name"] == "robot" and not unlearned(cfg.recipe, cfg.plain)
 
 
 def test_what_make_would_do(work):

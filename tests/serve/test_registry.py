@@ -194,6 +194,8 @@ def test_a_release_runs_the_gate(store, files, monkeypatch):
     assert any("normal" in line for line in lines) and registry.list(store.folder)[0]["verdict"]
     (event,) = store.history(NAME)
     assert event["evidence"]["success"] > 0.5 and event["evidence"]["changed"]
+    first, second = map(commands.version_line, store.list()[:2])
+    assert " pass,changed released " in first and " unjudged - " in second
     monkeypatch.setattr(gate, "report_of", None)
     store.record_judgement(store.version(NAME, 2)["digest"], PASS, "")
     store.promote(NAME, 2, RELEASED)

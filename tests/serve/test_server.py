@@ -99,6 +99,52 @@ def test_answers_are_those_of_the_runtime():
     asyncio.run(run())
 
 
+def test_many_robots_share_a_message():
+    """With ?robots=3 readings, answers and faults have a row for each robot, whose bits are those
+    of `Policy.act`; another session is in the same batch, and `restart` may be of some."""
+    policy, rng = Policy(DEMO), np.random.default_rng(0)
+    robots = [draw_readings(policy, rng, 3) for _ in range(3)]
+    rows = [
+        {k: np.stack([x[k] for x in step]) for k in step[0]} for step in zip(*robots, strict=True)
+    ]
+
+    async def run() -> None:
+        async with open_server(DEMO, sessions=5) as (server, address), AsyncExitStack() as stack:
+            many, one = [
+                (await stack.enter_async_context(session(address + end)))[0]
+                for end in ("/?robots=3", "")
+            ]
+            answers = []
+            for step, other in zip(rows, robots[0], strict=True):
+                both = await asyncio.gather(ask(many, step), ask(one, other))
+                answers.append(both[0]["actions"])
+                np.testing.assert_array_equal(both[0]["actions"][0], both[1]["actions"])
+            for i, steps in enumerate(robots):
+                expected = runtime_targets(policy, steps)
+                np.testing.assert_array_equal([x[i] for x in answers], expected)
+            assert server.sessions == 4 and server.metrics.steps == 12
+            gyro = rows[0]["gyro"].copy()
+            gyro[1] = np.nan
+            some = {"gyro": gyro, "restart": np.array([True, True, False])}
+            again = await ask(many, rows[0] | some | {"command": rows[0]["command"][0]})
+            assert again["fault"] == [False, True, False]
+            np.testing.assert_array_equal(again["actions"][0], answers[0][0])
+            for wrong in ({"gyro": gyro[:2]}, {"up": [0, 0, 1]}, {"restart": np.ones(2, bool)}):
+                with pytest.raises(RuntimeError, match="has shape"):
+                    await ask(many, rows[0] | wrong)
+            for count, status, line in (
+                ("2", 503, "1 of 5"),
+                ("x", 400, "no number"),
+                ("0", 400, ""),
+            ):
+                with pytest.raises(InvalidStatus) as refused:
+                    await connect(f"{address}/?robots={count}")
+                response = refused.value.response
+                assert response.status_code == status and line in response.body.decode()
+
+    asyncio.run(run())
+
+
 def test_readings_come_in_any_form():
     """Lists, float64 and joints by name count as in `Policy.act`; `restart` begins an episode."""
     policy, first = Policy(DEMO), good_step()

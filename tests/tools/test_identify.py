@@ -411,6 +411,24 @@ def test_ranges_have_a_least_width():
     assert Estimate(2.0, 0.5).range == (1.5, 2.5)
 
 
+def test_a_delay_counts_once(tmp_path, monkeypatch):
+    """A log tells the age of readings and the delay as one number, so a training from its ranges
+    has no second one from its recipe; the command line may add one."""
+    monkeypatch.chdir(tmp_path)
+    Path("conf/ranges").mkdir(parents=True)
+    text = as_yaml("late", {"delay": Estimate(0.04, 0.001), "kp": Estimate(1.0, 0.1)}, [], 1.0)
+    Path("conf/ranges/late.yaml").write_text(text)
+    words = ("task=quadruped", "recipe=robot", "ranges=late")
+    cfg = check_words(*words).plain
+    assert cfg["robot"]["actuator"]["delay"] == [0.038, 0.042]
+    assert cfg["task"]["observation_delay"] == [0, 0]
+    assert cfg["task"]["randomise"]["kp"]["low"] == 0.9
+    late = check_words(*words, "task.observation_delay=[0,2]").plain
+    assert late["task"]["observation_delay"] == [0, 2]
+    ends = drift.trained_ranges(drift.source("late"), ["delay"], None)
+    assert ends == {"delay": (0.038, 0.042)}
+
+
 def test_estimates_stay_in_what_there_is():
     """No delay is below zero, and a walk tells nothing beyond the numbers that were drawn."""
     assert "delay: [0.0000, 0.0000]" in as_yaml("x", {"delay": Estimate(-0.02, 0.01)}, [], 0.0)

@@ -43,6 +43,18 @@ def test_a_body_is_moved_to_the_command():
     place_target(model, {"names": NAMES}, command)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_short_command_moves_what_it_names(count):
+    """A goal of x, or of x and y, keeps the rest of the pose; a stranger's file may be so."""
+    model = mujoco.MjModel.from_xml_string(MODEL.replace('"target"', '"target" pos="7 8 9"'))
+    ranges = {"low": [-1.0] * count, "high": [1.0] * count}
+    about = {"names": NAMES[:count], "trained": ranges, "shown_by": "target"}
+    check_command(about, model, Path("policy.onnx"))
+    place_target(model, about, np.array([0.1, 0.2][:count]))
+    assert model.body("target").pos.tolist() == [0.1, 0.2, 9.0][:count] + [7.0, 8.0, 9.0][count:]
+    assert model.body("target").quat.tolist() == [1, 0, 0, 0]
+
+
 @pytest.mark.parametrize(
     "others",
     [

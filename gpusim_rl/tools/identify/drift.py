@@ -90,7 +90,8 @@ def trained_ranges(file: Path, names: list[str], robot: Robot | None) -> dict[st
             delay = actuator["delay"] or 0.0  # null is none
             ends = delay if isinstance(delay, list) else [delay, delay]
             # a log tells the age of readings and the delay of targets as one number
-            late = [x * task["dt"] for x in task.get("observation_delay", ())] or [0.0, 0.0]
+            steps = task.get("observation_delay", [0, 0])
+            late = [x * task["dt"] if x else 0.0 for x in steps]  # ranges have no dt, and no such x
             ranges["delay"] = float(ends[0] + late[0]), float(ends[1] + late[1])
         if not all(low <= high for low, high in filter(None, ranges.values())):
             raise ValueError

@@ -47,10 +47,11 @@ def as_yaml(name: str, estimates: dict[str, Estimate], sources: list[Source], ma
         lines.append(f"#   {source.file}, of the controller {source.digest}")
         lines += [f"#   {line}" for line in source.lines]
     lines += ["# Each range is an interval of 95 %, and at least ±5 %.", f"name: {name}"]
+    task, entries = list[str](), list[str]()
     if "delay" in estimates:
         low, high = (max(end, 0) for end in estimates["delay"].range)
         lines += ["robot:", "  actuator:", f"    delay: [{low:.4f}, {high:.4f}] # s"]
-    entries = []
+        task += ["  observation_delay: [0, 0] # the delay has the age of readings, too"]
     for what, x in estimates.items():
         if what == "delay":
             continue
@@ -62,6 +63,6 @@ def as_yaml(name: str, estimates: dict[str, Estimate], sources: list[Source], ma
         low, high = (end * mass if what == "payload" else max(end, 0.01) for end in x.range)
         ends = f"kind: uniform, low: {low:.4f}, high: {high:.4f}"
         entries.append(f"    {what}: {{{ends}{how.get(what, '')}}}")
-    if entries:
-        lines += ["task:", "  randomise:", *entries]
+    task += ["  randomise:", *entries] if entries else []
+    lines += ["task:", *task] if task else []
     return "\n".join([*lines, ""])
