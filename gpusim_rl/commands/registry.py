@@ -217,7 +217,7 @@ def judge(
     assert last is not None
     if last["verdict"] != "pass":
         lines = last["report"]["complaints"]
-        raise RefusedError(f"{which} fails the gate: {'; '.join(lines[:3])}")
+        raise RefusedError(f"{which} fails the gate: {'; '.join(map(str, lines[:3]))}")
 
 
 def compared(
