@@ -258,6 +258,17 @@ def test_a_version_travels_as_one_file(store, tmp_path):
         Registry(tmp_path / "other").promote(NAME, 1, RELEASED)
 
 
+def test_an_exported_version_replaces_no_other_file(store, tmp_path):
+    """Neither one of a run nor one of the registry."""
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text("seed: 1")
+    for file in (tmp_path / "run" / "config.yaml", store.folder / "registry.db"):
+        before = file.read_bytes()
+        with pytest.raises(ValueError, match="is a file of the run run|would replace a file that"):
+            registry.export(store.folder, NAME, 1, file)
+        assert file.read_bytes() == before
+
+
 def test_files_that_are_not_imported(tmp_path, files):
     """What is no archive, lacks something, or holds another text is refused in one line."""
     file = tmp_path / "walk.zip"
