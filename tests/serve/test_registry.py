@@ -264,7 +264,7 @@ def test_an_exported_version_replaces_no_other_file(store, tmp_path):
     (tmp_path / "run" / "config.yaml").write_text("seed: 1")
     for file in (tmp_path / "run" / "config.yaml", store.folder / "registry.db"):
         before = file.read_bytes()
-        with pytest.raises(ValueError, match="is a file of the run run|would replace a file that"):
+        with pytest.raises(ValueError, match=r"is a file of the run run|would replace a file that"):
             registry.export(store.folder, NAME, 1, file)
         assert file.read_bytes() == before
 
