@@ -421,13 +421,11 @@ def checked(row: Row) -> Row:
     Whoever edited the database may have put anything into any column, such as a path into a name.
     """
     for key, x in row.items():
-        kind = int if key in NUMBERS else str
-        if not isinstance(x, kind) and not (key == "removed" and x is None):
-            raise ValueError(f"{key} is {x!r}"[:200])
-        if key in DIGESTS and not re.fullmatch("[0-9a-f]{64}", x):
+        right = isinstance(x, int if key in NUMBERS else str) or (key == "removed" and x is None)
+        if not right or (key in DIGESTS and not re.fullmatch("[0-9a-f]{64}", str(x))):
             raise ValueError(f"{key} is {x!r}"[:200])
         if key in ("name", "alias"):
-            check_name(key, x)
+            check_name(key, str(x))
     return row | {key: read_map(row[key]) for key in MAPS if key in row}
 
 
