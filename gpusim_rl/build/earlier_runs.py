@@ -76,7 +76,7 @@ def fitting_demos(
     else:
         demos = Demonstrations.read(Path(name))
         demos = demos.first(episodes) if episodes else demos
-    demos.check(describe_env(cfg.task.name, env), f"{key}={name}")
+    demos.check(describe_env(cfg.task.name, env), env.task.clip, f"{key}={name}")
     return demos.to(env.device)
 
 

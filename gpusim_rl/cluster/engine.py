@@ -21,6 +21,11 @@ SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray warns of a change to come
 }
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # everything listens on 127.0.0.1
+CONSTANTS = "ray._private.ray_constants"  # has what Ray read of that when it was imported
+TOO_LATE = (
+    "cluster=ray: this program has imported ray, which then listens on all interfaces: set "
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before `import ray`, or import it later"
+)
 STORE = 256 << 20  # bytes of Ray's object store on one machine
 
 
@@ -69,7 +74,8 @@ class Engine:
         labels: of the machines that may have actors.
 
     Raises:
-        ValueError: Ray cannot be started or reached, or asks for no token.
+        ValueError: Ray cannot be started or reached, asks for no token, or would listen on all
+            interfaces.
     """
 
     def __init__(self, actors: int, address: str | None, labels: dict[str, str] | None = None):
@@ -83,10 +89,15 @@ class Engine:
         self.remote = self.ray.remote(max_restarts=0)(Process)
         self.labels, self.shared = labels or {}, self.ray.is_initialized()
         if not self.shared:
+            if not address and import_module(CONSTANTS).ENABLE_RAY_CLUSTER:
+                raise ValueError(TOO_LATE)
             self.connect(actors, address)
 
-    def connect(self, actors: int, address: str | None) -> None:
-        """Start Ray, or join the one at an address; ValueError if that cannot be done."""
+    def connect(self, actors: int, address: str | None, tries: int = 2) -> None:
+        """Start Ray, or join the one at an address; ValueError if that cannot be done.
+
+        tries: of a start that times out, as it does on a busy machine.
+        """
         how: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
         how["address"] = address or "local"
         if not address:
@@ -106,6 +117,8 @@ class Engine:
         except Exception as error:  # Ray raises this very kind where a machine is too busy
             self.close()
             says = (str(error).strip() or type(error).__name__).splitlines()[0]
+            if not address and "timed out" in says and tries > 1:
+                return self.connect(actors, address, tries - 1)
             raise ValueError(f"cluster.address={address or 'null'}: {says}") from None
         machines = [x for x in self.ray.nodes() if self.labels.items() <= x["Labels"].items()]
         cores = sum(x["Resources"].get("CPU", 0) for x in machines if x["Alive"])

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpusim_rl.core.packing import Arrays, size
 
-FOREIGN = ("columns", "life", "twice")  # refusals of packets that have no account
+FOREIGN = ("columns", "life", "twice", "version")  # refusals of packets that have no account
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Ledger:
     Attributes:
         lives: of each actor, the life that is now.
         accounts: (actor, life) → how many packets were `sent`, `learned` from, and refused as
-            `late` or for their `numbers`. The rest was lost with the actor.
+            `late` or for their `numbers` or `shape`. The rest was lost with the actor.
         refusals: reason → how many were refused for it.
     """
 
@@ -73,8 +73,10 @@ class Ledger:
         """Why an update of this version may not learn from a packet; empty if it may."""
         if packet.schema != self.schema:
             return "columns"
-        if packet.life != self.lives[packet.actor]:
+        if not 0 <= packet.actor < len(self.lives) or packet.life != self.lives[packet.actor]:
             return "life"
+        if packet.version > version:
+            return "version"
         if packet.sequence < self.accounts.get((packet.actor, packet.life), Counter())["sent"]:
             return "twice"
         return "late" if version - packet.version > self.max_lag else ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,13 +18,17 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import PeerLost
 from gpusim_rl.core.errors import warn
 from gpusim_rl.core.graphs import PartTimer
-from gpusim_rl.core.packing import Arrays, host, tensor, unpack
+from gpusim_rl.core.packing import Arrays, host, shaped, tensor, unpack
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import Live
 from gpusim_rl.envs.env import Env
 
 UNIT = 16  # worlds: where shares are multiples of it, a product of matrices rounds as that of all
 PATIENCE = 2  # updates that an actor may be late before it is said to be missing
+BROKEN = {  # refusal of a packet → what is said of its actor, which is replaced
+    "numbers": "has sent numbers that are not finite",
+    "shape": "has sent arrays that do not fit",
+}
 DEATHS = 5  # of a process in a row, before it delivers anything: then the training ends
 
 
@@ -85,6 +90,7 @@ class RemoteSource:
             raise ValueError(f"{what} does not divide into {group.size} ranks")
         self.env, self.learner, self.record, self.sync = env, learner, record, section.sync
         self.timer = PartTimer(env.device)
+        self.measures = len(env.scheduled_task.measure(env.current_state()))
         record.memory = learner.policy.blank_memory(worlds)
         self.first, shared = group.rank * worlds, shares(worlds, actors, section.sync)
         self.seats = [Seat(f"actor {group.rank * actors + i}", *x) for i, x in enumerate(shared)]
@@ -256,22 +262,21 @@ class RemoteSource:
     def take(self, packet: Packet, worlds: slice) -> bool:
         """Write a packet to some worlds of the record, and add what it reports. In place.
 
-        Returns whether to learn from it. An actor with a number that is not finite is replaced.
+        Returns whether to learn from it. An actor whose packet is broken is replaced.
         """
-        seat, why = self.seats[packet.actor], self.ledger.refusal(packet, self.version)
-        seat.seconds, seat.idle = packet.seconds, packet.idle
+        why = self.ledger.refusal(packet, self.version)
         if not why:
             self.timer.start("packets")
-            unpack(packet.body, self.record, worlds)
-            why = "" if self.is_finite(worlds) else "numbers"
+            why = self.write(packet, worlds)
             self.timer.start("wait")
         self.ledger.enter(packet, why)
-        if why == "numbers":
-            self.engine.end(seat.process)
-            self.replace(packet.actor, "has sent numbers that are not finite")
+        if why in BROKEN:
+            self.engine.end(self.seats[packet.actor].process)
+            self.replace(packet.actor, BROKEN[why])
         if why:
             return False
-        seat.deaths = 0
+        seat = self.seats[packet.actor]
+        seat.seconds, seat.idle, seat.deaths = packet.seconds, packet.idle, 0
         spent, env = self.spent, self.env
         spent.bytes += packet.nbytes
         spent.steps += packet.steps
@@ -282,6 +287,23 @@ class RemoteSource:
         worst, row = tensor(packet.worst).to(env.device), env.worst_step.row
         row.copy_(torch.where(worst[0] > row[0], worst, row))
         return True
+
+    def write(self, packet: Packet, worlds: slice) -> str:
+        """Write the steps of a packet to some worlds of the record. In place.
+
+        Returns why they may not be learned from; empty if they may.
+        """
+        totals = len(self.env.statistics.totals)
+        try:
+            unpack(packet.body, self.record, worlds)
+            sums = shaped(packet.sums, totals + self.measures)[:totals]
+            shaped(packet.worst, *self.env.worst_step.row.shape)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return "shape"
+        if packet.steps != self.record.rows[:, worlds].shape[:2].numel():
+            return "shape"
+        # a mean of measures may be of no world, so it may be NaN
+        return "" if self.is_finite(worlds) and np.isfinite(sums).all() else "numbers"
 
     def is_finite(self, worlds: slice) -> bool:
         """Whether all numbers of some worlds are finite, but for steps that are quarantined."""

@@ -140,7 +140,7 @@ def check_keys(cfg: dict[str, Any], mode: str) -> None:
     if mode in ("video", "log"):
         validate.writable("video", cfg["video"], FILMS, inputs(cfg))
     if mode == "triton" and is_path(cfg["out"]) and Path(cfg["out"]).is_dir():
-        validate.probe("out", cfg["out"], Path(cfg["out"]))  # it may have other models
+        validate.writable_folder("out", cfg["out"])  # it may have other models
     elif mode in OUTPUTS:
         validate.writable("out", cfg["out"], OUTPUTS[mode], inputs(cfg))
     if cfg["export"] not in EXPORTS:

@@ -151,8 +151,16 @@ def compare(
 
 
 def export(folder: Folder, name: str, version: Version, out: Folder) -> None:
-    """Write a version with its lineage and its verdict as one file."""
-    Registry(Path(folder)).export(name, version, Path(out))
+    """Write a version with its lineage and its verdict as one file.
+
+    ValueError or OSError if it would replace a file of a run or of the registry.
+    """
+    from gpusim_rl.config import validate
+
+    registry = Registry(Path(folder))
+    files = [registry.folder / "registry.db", registry.path(name, version)]
+    validate.writable("file", str(out), inputs=map(str, files))
+    registry.export(name, version, Path(out))
 
 
 def import_version(folder: Folder, file: Folder) -> Row:
@@ -217,7 +225,7 @@ def judge(
     assert last is not None
     if last["verdict"] != "pass":
         lines = last["report"]["complaints"]
-        raise RefusedError(f"{which} fails the gate: {'; '.join(lines[:3])}")
+        raise RefusedError(f"{which} fails the gate: {'; '.join(map(str, lines[:3]))}")
 
 
 def compared(

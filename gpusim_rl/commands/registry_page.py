@@ -324,6 +324,9 @@ def words_of(form: Form, file: Path) -> list[str]:
     settings = shlex.split(fields.get("settings", "")) if verb in JUDGES else []
     if wrong := [word for word in settings if not re.match(r"[a-z_.]+=", word)]:
         raise ValueError(f"settings: {wrong[0]!r} is not KEY=VALUE")
+    # as ${oc.env:…} it would show the environment of who started the page; Hydra takes $\{ as ${
+    if wrong := [word for word in settings if "$" in word]:
+        raise ValueError(f"settings: {wrong[0]!r} has a $, which no setting has")
     return words + settings
 
 

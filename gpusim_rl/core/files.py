@@ -1,20 +1,33 @@
 """Files written whole or not at all, and read with suspicion: a stranger may have made them."""
 
 import hashlib
+import json
 import os
 import secrets
 import stat
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 LARGEST = 1 << 20  # bytes of a text file that is read whole, if nothing else is said
 MAX_MODEL = 1 << 30  # bytes of all files of a model together
+DEEPEST = 50  # lists and maps of JSON in one another
+ABANDONED = 3600.0  # age of a part [s]: nobody writes one for so long
 
 
 # Why: docs/decisions/0049-files-of-strangers.md
 def part_of(path: Path) -> Path:
     """A name beside a file for what is not whole yet. Nobody can have put a link there before."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what killed processes left of `part_of`; a folder that may not be written keeps it."""
+    for part in folder.glob(f".*.{'[0-9a-f]' * 16}.part"):
+        with suppress(OSError):  # another process has removed it
+            if time.time() - part.lstat().st_mtime > ABANDONED:
+                part.unlink()
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -88,6 +101,30 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
         return read_whole(path, largest).decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not text: {error}") from None
+
+
+def read_map(text: str | bytes) -> dict[str, Any]:
+    """The map of a JSON text; ValueError in one line if it is none, or is nested too deeply.
+
+    Deep ones are read by `json.loads`, and overflow the stack of whoever writes them again.
+    """
+    try:
+        value = json.loads(text)
+        deep = depth(value) > DEEPEST
+    except RecursionError:
+        deep = True
+    if deep:
+        raise ValueError(f"JSON with more than {DEEPEST} lists or maps in one another")
+    if not isinstance(value, dict):
+        raise ValueError(f"JSON of type {type(value).__name__}: expected a map")
+    return value
+
+
+def depth(value: Any) -> int:
+    """How many lists and maps of JSON lie in one another."""
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max(map(depth, value.values() if isinstance(value, dict) else value), default=0)
 
 
 def digest(file: Path) -> dict[str, Any]:

@@ -68,32 +68,46 @@ def pack(record: Record) -> Arrays:
 
 
 def unpack(body: Arrays, record: Record, worlds: slice) -> None:
-    """Write what `pack` gave to some worlds of a record (T, B, …), and their memory. In place."""
+    """Write what `pack` gave to some worlds of a record (T, B, …), and their memory. In place.
+
+    What another program made may raise ValueError, LookupError or TypeError, after a part of it was
+    written. Nothing is broadcast.
+    """
     names, flags, apart = kinds(record)
-    shape, source = record.rows[:, worlds].shape[:2], body["source"]
+    places = [record.column(name)[:, worlds] for name in names]
+    widths, shape = [x[0, 0].numel() for x in places], record.rows[:, worlds].shape[:2]
+    source = shaped(body["source"], sum(widths))
     level = np.unpackbits(body["level"], count=len(source)).astype(bool)
     whole = np.empty((len(source), shape[0] * shape[1]), np.float32)
     alone = np.arange(len(source)) == source
-    whole[alone & ~level] = body["columns"]
-    whole[level] = body["values"][:, None]
+    if (source < 0).any() or not alone[source].all() or (level & ~alone).any():
+        raise ValueError("a column is a copy of one that is not sent")
+    whole[alone & ~level] = shaped(body["columns"], (alone & ~level).sum(), whole.shape[1])
+    whole[level] = shaped(body["values"], level.sum())[:, None]
     whole[~alone] = whole[source[~alone]]
     rows = torch.from_numpy(whole).T.view(*shape, -1)
-    places = [record.column(name)[:, worlds] for name in names]
-    parts = rows.split([place[0, 0].numel() for place in places], -1)
+    parts = rows.split(widths, -1)
     for place, values in zip(places, parts, strict=True):
         place.copy_(values.reshape(place.shape))
     for name, packed in zip(flags, body["flags"], strict=True):
         record.column(name)[:, worlds].copy_(from_bits(packed, shape))
     for dtype, x in record.parts.items():
         if dtype != torch.float32:
-            x[:, worlds] = torch.tensor(body["others"][str(dtype)]).to(x)
+            x[:, worlds] = tensor(shaped(body["others"][str(dtype)], *x[:, worlds].shape)).to(x)
     for name, x in record.memory.items():
-        x[worlds] = torch.tensor(body["memory"][name]).to(x)
+        x[worlds] = tensor(shaped(body["memory"][name], *x[worlds].shape)).to(x)
     if apart:
         end = record.column("end")[:, worlds]
         end[:-1] = record.column("critic")[1:, worlds]
         differs = from_bits(body["differs"], shape).to(end.device)
-        end[differs] = torch.tensor(body["ends"]).to(end)
+        end[differs] = tensor(shaped(body["ends"], int(differs.sum()), *end.shape[2:])).to(end)
+
+
+def shaped(x: np.ndarray, *shape: int) -> np.ndarray:
+    """An array of numbers; ValueError if it has another shape, which might be broadcast."""
+    if x.shape != shape or x.dtype.kind not in "fiub":
+        raise ValueError(f"an array has type {x.dtype} and shape {x.shape}, not {shape}")
+    return x
 
 
 def from_bits(packed: np.ndarray, shape: tuple[int, ...]) -> Tensor:

@@ -245,7 +245,7 @@ class Policy:
 
 def as_float32(value: Any) -> Array:
     """A value in float32. A number that is too large for it becomes infinite, which is a fault."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # a signaling NaN is a NaN
         return np.asarray(value, np.float32)
 
 

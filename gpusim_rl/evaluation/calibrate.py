@@ -1,13 +1,12 @@
 """The calibration of a command: what an actor is told is corrected by what it makes of it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.files import read_text
+from gpusim_rl.core.files import read_map, read_text
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.drives import Drive, drive, tolerance
@@ -113,7 +112,7 @@ def read(path: Path, actor: Actor, iteration: int) -> None:
     actor.calibration = None
     width = actor.normalizer.mean.shape[0]
     try:
-        about = json.loads(read_text(path))
+        about = read_map(read_text(path))
         if about["iteration"] != iteration or NAMES[0] not in about:
             return
         columns, *values = (torch.tensor(about[name]) for name in NAMES)

@@ -67,12 +67,19 @@ class Demonstrations:
         parts = {dtype: rows.to(device) for dtype, rows in self.record.parts.items()}
         return Demonstrations(Record(self.record.columns, parts), self.about)
 
-    def check(self, about: dict[str, str], where: str) -> None:
-        """ValueError in one line unless they are of the worlds that `about` describes."""
+    def check(self, about: dict[str, str], clip: float, where: str) -> None:
+        """ValueError in one line unless they are of the worlds that `about` describes.
+
+        clip: `task.clip` of these worlds.
+        """
+        of_file = self.about | {"schema": self.record.schema}  # its own, whatever the file says
         for name, here in about.items():
-            if (there := self.about.get(name)) != here:
+            if (there := of_file.get(name)) != here:
                 there = f"{there}"[:200]
                 raise ValueError(f"{where} does not fit: its {name} is {there}, here it is {here}")
+        if (self.record.action.abs() > clip).any():
+            largest = self.record.action.abs().max()
+            raise ValueError(f"{where}: an action is {largest:.3g}, and task.clip is {clip:g}")
 
     def write(self, path: Path) -> None:
         """Write them to a file; OSError if that cannot be written."""

@@ -3,7 +3,6 @@
 A stranger may have made the directory: what is not of the expected kind is left out.
 """
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpusim_rl.core.files import read_text
+from gpusim_rl.core.files import read_map, read_text
 from gpusim_rl.core.metrics import labels
 from gpusim_rl.runs.run import Run
 
@@ -111,10 +110,9 @@ def word(value: Any) -> str:
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if there is none."""
     try:
-        value = json.loads(read_text(file))
-    except (OSError, ValueError, RecursionError):
+        return read_map(read_text(file))
+    except (OSError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}
 
 
 def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:

@@ -1,10 +1,8 @@
 """The version that an alias of a registry names, in a file that is polled."""
 
-import json
 from pathlib import Path
-from typing import Any
 
-from gpusim_rl.core.files import read_text
+from gpusim_rl.core.files import read_map, read_text
 from gpusim_rl.serve.pool import Version
 
 ENDING = ".json"
@@ -56,9 +54,9 @@ class Alias:
             return None
         self.text = text
         try:
-            about: dict[str, Any] = json.loads(text)
+            about = read_map(text)
             name, key = str(about["file"]), str(about["sha256"])
-        except (ValueError, LookupError, TypeError, RecursionError):
+        except (ValueError, LookupError):
             raise ValueError(f"{self.path} is not the file of an alias") from None
         folder = self.path.parent.resolve()
         if not (file := (folder / name).resolve()).is_relative_to(folder):

@@ -22,7 +22,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.core.files import LARGEST, read_text, read_whole, write_whole
+from gpusim_rl.core.files import (
+    LARGEST,
+    read_map,
+    read_text,
+    read_whole,
+    remove_parts,
+    write_whole,
+)
 from gpusim_rl.deploy.onboard.verdict import cut, digest, read_verdict, with_verdict
 
 CANDIDATE, RELEASED = "candidate", "released"  # the second needs a pass of the gate
@@ -31,6 +38,11 @@ LIKE_A_VERSION = re.compile(r"\d+|[0-9a-f]{6,}")  # what no alias is called
 SHORT = 12  # digits of a digest that people see
 WAIT = 60.0  # s for another process that writes
 POLICY, ABOUT = "policy.onnx", "version.json"  # in the file of one version
+# Columns of the database that are numbers, digests and JSON; all others are text.
+NUMBERS, DIGESTS = ("version", "id", "bytes", "n"), ("digest", "a", "b")
+MAPS = ("lineage", "evidence", "report")
+JUDGED = {"success": int | float, "changed": dict, "complaints": list}  # in the report of a gate
+COMPARED = {"proved": bool, "line": str, "text": str}  # in that of a comparison
 Row = dict[str, Any]
 
 SCHEMA = """
@@ -68,7 +80,7 @@ class Registry:
 
     Raises:
         FileNotFoundError: there is no registry, and none is to be made.
-        ValueError: its database is damaged, or another process has held it for a minute.
+        ValueError: its database is damaged or lost, or another process has held it for a minute.
     """
 
     def __init__(self, folder: Path, *, create: bool = False, by: str | None = None):
@@ -76,11 +88,18 @@ class Registry:
         file = self.folder / "registry.db"
         if not file.is_file() and not create:
             raise FileNotFoundError(f"there is no registry in {folder}: `add` makes one")
-        (self.folder / "policies").mkdir(parents=True, exist_ok=True)
+        policies = self.folder / "policies"
+        policies.mkdir(parents=True, exist_ok=True)
+        for folder in (self.folder, policies):
+            remove_parts(folder)
+        kept = [*policies.glob("*.onnx")]  # before the database is read: it has them first
         with self.one_line_errors():
             self.db = sqlite3.connect(file, timeout=WAIT, isolation_level=None)
             self.db.row_factory = sqlite3.Row
-            if not self.rows("select 1 from sqlite_master where name='comparison_of'"):
+            tables = {x["name"] for x in self.rows("select name from sqlite_master")}
+            if kept and "version" not in tables:
+                raise ValueError(f"{file} is empty, but {policies} has files: restore it")
+            if "comparison_of" not in tables:
                 with self.transaction():
                     for statement in SCHEMA.split(";"):
                         self.db.execute(statement)
@@ -102,9 +121,13 @@ class Registry:
             yield
 
     def rows(self, query: str, *values: Any) -> list[Row]:
-        """The rows of a query."""
+        """The rows of a query, see `checked`."""
         with self.one_line_errors():
-            return [dict(row) for row in self.db.execute(query, values)]
+            rows = [dict(row) for row in self.db.execute(query, values)]
+        try:
+            return [checked(row) for row in rows]
+        except ValueError as error:
+            raise ValueError(f"{self.folder / 'registry.db'} is damaged: {error}") from None
 
     def insert(self, table: str, **values: Any) -> int:
         """Add a row with who and when, and return its number."""
@@ -132,7 +155,7 @@ class Registry:
         read_verdict(policy.data)
         data, key = cut(policy.data)[0], digest(policy.data)
         with self.transaction():
-            if not self.rows("select 1 from version where name=? and digest=?", name, key):
+            if not self.rows("select version from version where name=? and digest=?", name, key):
                 last = "select coalesce(max(version), 0) n from version where name=?"
                 about = {"digest": key, "bytes": len(data), "interface": interface(policy)}
                 about |= {"lineage": json.dumps(lineage), "note": note}
@@ -159,7 +182,7 @@ class Registry:
         if len(fit) != 1:
             words = ", ".join([f"1 to {mine[-1]['version']}", *aliases])
             raise ValueError(f"{name} has no version {which}: choose {words}")
-        return fit[0] | {"lineage": json.loads(fit[0]["lineage"])}
+        return fit[0]
 
     def file(self, key: str) -> Path:
         """The file of a digest."""
@@ -191,7 +214,7 @@ class Registry:
     def judgement(self, key: str) -> Row | None:
         """The last judgement of a digest; None if it was never judged here."""
         rows = self.rows("select * from judgement where digest=? order by id desc limit 1", key)
-        return rows[0] | {"report": json.loads(rows[0]["report"])} if rows else None
+        return self.reported(rows, JUDGED)
 
     def record_comparison(self, a: str, b: str, report: Row, settings: str) -> int:
         """Record what an A/B comparison of two digests says."""
@@ -202,8 +225,14 @@ class Registry:
     def comparison(self, a: str, b: str, settings: str) -> Row | None:
         """The last comparison of two digests with these settings; None if there is none."""
         line = "select * from comparison where a=? and b=? and settings=? order by id desc limit 1"
-        rows = self.rows(line, a, b, settings)
-        return rows[0] | {"report": json.loads(rows[0]["report"])} if rows else None
+        return self.reported(self.rows(line, a, b, settings), COMPARED)
+
+    def reported(self, rows: list[Row], entries: dict[str, Any]) -> Row | None:
+        """The one row, if there is any; ValueError if its report lacks an entry of such a type."""
+        for name, kind in entries.items() if rows else ():
+            if not isinstance(rows[0]["report"].get(name), kind):
+                raise ValueError(f"{self.folder / 'registry.db'} is damaged: a report lacks {name}")
+        return rows[0] if rows else None
 
     # -- aliases -----------------------------------------------------------------------------------
 
@@ -278,18 +307,20 @@ class Registry:
         line = "select version, action from event where name=? and alias=? order by id"
         trail: list[int] = []
         for event in self.rows(line, name, alias):
-            if event["action"] == "rollback":
-                trail.pop()
-            else:
+            if event["action"] != "rollback":
                 trail.append(event["version"])
+                continue
+            trail = trail[:-1]
+            if trail[-1:] != [event["version"]]:
+                what = f"{alias} of {name} was rolled back to what it never was"
+                raise ValueError(f"{self.folder / 'registry.db'} is damaged: {what}")
         return trail
 
     def history(self, name: str, alias: str | None = None) -> list[Row]:
         """The events of a name, or of one alias of it: what, who, when and why."""
         self.version(name, 1)
         line = "select * from event where name=? and alias=coalesce(?, alias) order by id"
-        rows = self.rows(line, name, alias)
-        return [row | {"evidence": json.loads(row["evidence"])} for row in rows]
+        return self.rows(line, name, alias)
 
     def write_aliases(self) -> None:
         """Write the file of each alias that differs from the database.
@@ -335,7 +366,7 @@ class Registry:
             for row in old:
                 line = "update version set removed=? where name=? and version=?"
                 self.db.execute(line, (now(), name, row["version"]))
-                same = "select 1 from version where digest=? and removed is null"
+                same = "select version from version where digest=? and removed is null"
                 if not self.rows(same, row["digest"]):
                     self.file(row["digest"]).unlink(missing_ok=True)
         return [row["version"] for row in old]
@@ -365,8 +396,7 @@ class Registry:
         none = {"verdict": None, "changed": None}
         return [
             row
-            | {"lineage": json.loads(row["lineage"]), "verdict": of["verdict"]}
-            | {"changed": (of["changed"] or "{}") != "{}"}
+            | {"verdict": of["verdict"], "changed": (of["changed"] or "{}") != "{}"}
             | {"aliases": now_at.get((row["name"], row["version"]), [])}
             for row in self.rows(line, name)
             for of in [judged.get(row["digest"], none)]
@@ -380,14 +410,28 @@ def read_exported(file: Path, largest: int) -> tuple[bytes, Row]:
             policy, about = whole.getinfo(POLICY), whole.getinfo(ABOUT)
             if policy.file_size > largest or about.file_size > LARGEST:
                 raise ValueError("too large")
-            data, text = whole.read(policy), json.loads(whole.read(about))
+            data, text = whole.read(policy), read_map(whole.read(about))
         return data, {
             "name": str(text["name"]),
             "note": str(text["note"]),
             "lineage": dict(text["lineage"]) | {"imported": file.name},
         }
-    except (zipfile.BadZipFile, KeyError, ValueError, TypeError, RecursionError) as error:
+    except (zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{file} is not the file of a version: {error}") from None
+
+
+def checked(row: Row) -> Row:
+    """A row of the database with its maps; ValueError for what this program never writes.
+
+    Whoever edited the database may have put anything into any column, such as a path into a name.
+    """
+    for key, x in row.items():
+        right = isinstance(x, int if key in NUMBERS else str) or (key == "removed" and x is None)
+        if not right or (key in DIGESTS and not re.fullmatch("[0-9a-f]{64}", str(x))):
+            raise ValueError(f"{key} is {x!r}"[:200])
+        if key in ("name", "alias"):
+            check_name(key, str(x))
+    return row | {key: read_map(row[key]) for key in MAPS if key in row}
 
 
 def interface(policy: Any) -> str:

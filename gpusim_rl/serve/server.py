@@ -20,6 +20,7 @@ from urllib.parse import parse_qs
 import numpy as np
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import DATA_OPCODES, CloseCode, Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
@@ -32,13 +33,15 @@ from gpusim_rl.serve.pool import Pool, Rows, Version
 from gpusim_rl.serve.settings import is_loopback
 
 PORT = 8000  # of openpi's servers
-SCHEMES = ("Bearer", "Api-Key")  # of a token; openpi's client says the second
+# of a token, in any case by RFC 9110; openpi's client says the second
+SCHEMES = ("bearer", "api-key")
 LEAST_TOKEN = 16  # characters
 SPARE = 256  # connections beside the sessions: some that open, and those that ask for metrics
 OPENING, CLOSING = 5.0, 2.0  # s that a client has for its half of either
 ACCEPTED = 16  # new connections between two batches, so that many at once delay nobody
 WAITING = 1024  # connections that the system holds until then
 QUEUE = 4  # messages of a session that are read before their turn
+FRAGMENTS = 1000  # of a message: an empty one takes memory, but none of message_bytes
 TRY_LATER = 1013  # code of a WebSocket that is closed, RFC 6455
 
 
@@ -225,7 +228,7 @@ class Server:
         """Whether the headers `Authorization` of a request show the token."""
         scheme, _, shown = (headers[0] if len(headers) == 1 else "").partition(" ")
         same = hmac.compare_digest(shown.strip().encode(errors="replace"), self.token.encode())
-        return not self.token or (scheme in SCHEMES and same)
+        return not self.token or (scheme.lower() in SCHEMES and same)
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -244,6 +247,16 @@ class Server:
                 if len(connections) > most:
                     opening = (y for x, y in connections.items() if x.state is State.CONNECTING)
                     next(y for y in opening if not y.is_closing()).abort()
+
+            def process_event(self, event: Any) -> None:
+                if isinstance(event, Frame) and event.opcode in DATA_OPCODES:
+                    more = event.opcode is Opcode.CONT
+                    self.fragments = self.fragments + 1 if more else 0
+                    if self.fragments > FRAGMENTS:
+                        self.protocol.fail(CloseCode.MESSAGE_TOO_BIG, "too many fragments")
+                        self.send_data()
+                        return self.transport.close()
+                super().process_event(event)
 
             def connection_lost(self, exc: Exception | None) -> None:
                 connections.pop(self, None)

@@ -9,7 +9,6 @@ tasks/ of the working directory.
 Exits with 0 if all agree, 1 if they differ, 2 for a mistake.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.config import resume
 from gpusim_rl.config.validate import TASK_CODE
 from gpusim_rl.core import errors
-from gpusim_rl.core.files import read_text
+from gpusim_rl.core.files import read_map, read_text
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.runs.checkpoints import current_name
@@ -105,11 +104,11 @@ def compare(training: Iteration, iteration: int, expected: dict[str, Any]) -> No
 def differences(run: Run) -> list[str]:
     """Lines for what differs between this machine, its packages and those of the run."""
     try:
-        then = json.loads(read_text(run.path / "versions.json"))
+        then = read_map(read_text(run.path / "versions.json"))
         return [
             f"{key}: {then.get(key)} there, {now} here"
             for key, now in versions().items()
             if then.get(key) != now
         ]
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError):
         return ["versions.json cannot be read"]

@@ -166,6 +166,7 @@ def style(folder: Path, *about: str) -> list[str]:
     columns = demonstration_columns(env.dims)
     record = Record.zeros(columns, 20, device=torch.device("cpu"))
     record.rows.copy_(torch.randn(record.rows.shape, generator=torch.Generator().manual_seed(1)))
+    record.action.clamp_(-env.task.clip, env.task.clip)
     for name in ("terminated", "truncated"):
         record.column(name).zero_()
     record.column("truncated")[-1] = 1.0

@@ -163,6 +163,23 @@ def test_a_training_begins_as_a_clone(shown, tmp_path, capsys):
         check_words(f"resume={tmp_path / 'moved'}", f"demos={shown}")
 
 
+def test_steps_that_the_metadata_do_not_describe(shown, tmp_path):
+    """Wider observations than the file says, and actions beyond `task.clip`, are one line."""
+    demos, env = Demonstrations.read(shown), make(shown).env
+    no, nc, nu = env.dims
+    wide = Record.zeros(demonstration_columns((no + 1, nc, nu)), 30, device=torch.device("cpu"))
+    wide.column("truncated")[29] = 1.0
+    demos.record.action[3] = -1e30
+    for record, says in (
+        (wide, rf"its schema is obs:float32\[{no + 1}\]"),
+        (demos.record, f"an action is 1e\\+30, and task.clip is {env.task.clip:g}"),
+    ):
+        Demonstrations(record, demos.about).write(tmp_path / "x.safetensors")
+        with pytest.raises(ValueError, match=says) as error:
+            make(tmp_path / "x.safetensors")
+        assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     "words, message",
     [

@@ -172,18 +172,25 @@ def on_their_own(folder: Path) -> dict[str, Any]:
 
 
 def send_nan(many: Any) -> list[Any]:
-    """A packet of the first actor with a number that is not finite: what becomes of both."""
+    """Packets of the first actor with a number that is not finite, in a row and in the sums, and
+    with too few columns: what becomes of both."""
     source, life = many.source, many.source.ledger.lives[0]
     while not source.packets:
         source.ask_idle(0)
         source.receive()
     packet = source.packets.pop()
-    columns = packet.body["columns"].copy()
-    columns[0, 0] = float("nan")
-    where = {"actor": 0, "life": life, "sequence": 1000, "version": source.version}
-    body = packet.body | {"columns": columns}
-    taken = source.take(replace(packet, body=body, **where), slice(0, 12))
-    return [taken, source.ledger.refusals["numbers"], source.ledger.lives[0] - life]
+    columns, sums = packet.body["columns"].copy(), packet.sums.copy()
+    columns[0, 0] = sums[0] = float("nan")
+    changes = [{"body": packet.body | {"columns": columns}}, {"sums": sums}]
+    changes += [{"body": packet.body | {"columns": columns[:1]}}, {"sums": sums[:1]}]
+    taken = []
+    for change in changes:
+        where = {"actor": 0, "life": source.ledger.lives[0], "sequence": 1000}
+        broken = replace(packet, version=source.version, **where, **change)
+        taken.append(source.take(broken, slice(0, 12)))
+        source.wait_for(0)
+    refusals = source.ledger.refusals
+    return [taken, refusals["numbers"], refusals["shape"], source.ledger.lives[0] - life]
 
 
 def listening(root: int) -> list[str]:

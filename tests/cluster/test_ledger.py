@@ -14,20 +14,22 @@ def packet(actor: int = 0, life: int = 0, sequence: int = 0, version: int = 0, s
 
 
 def test_a_packet_is_learned_from_once():
-    """The ledger refuses another columns', an older life's, a second and a late packet, and says
-    what became of each number."""
+    """The ledger refuses another columns', an older life's, a second and a late packet, one of a
+    version that is not made yet or of an actor that is none. It says what became of each number."""
     ledger = Ledger("s", max_lag=2, actors=2)
     ledger.lives[1] = 1
     packets = [(packet(), 2), (packet(sequence=2), 1), (packet(sequence=2), 1)]
     packets += [(packet(sequence=3), 3), (packet(actor=1), 0), (packet(actor=1, life=1), 0)]
-    packets += [(packet(sequence=4, schema="other"), 0)]
+    packets += [(packet(sequence=4, schema="other"), 0), (packet(sequence=4, version=9), 8)]
+    packets += [(packet(actor=actor, sequence=4), 0) for actor in (-1, 2)]
     whys = []
     for each, version in packets:
         whys.append(ledger.refusal(each, version))
         ledger.enter(each, whys[-1])
     ledger.enter(packet(sequence=4), "numbers")
-    assert whys == ["", "", "twice", "late", "life", "", "columns"]
-    assert ledger.refusals == {"twice": 1, "late": 1, "life": 1, "columns": 1, "numbers": 1}
+    assert whys == ["", "", "twice", "late", "life", "", "columns", "version", "life", "life"]
+    counts = {"twice": 1, "late": 1, "life": 3, "columns": 1, "version": 1, "numbers": 1}
+    assert ledger.refusals == counts
     assert ledger.accounts[0, 0] == {"sent": 5, "learned": 2, "late": 1, "numbers": 1}
     assert ledger.lost() == 1
 

@@ -222,6 +222,10 @@ def test_other_sites_and_users_are_refused(store, page):
         (form(**PROMOTE, settings="'"), 400, "No closing quotation"),
         (form(**PROMOTE, settings="--help"), 400, "settings: '--help' is not KEY=VALUE"),
         (form(verb="rollback", name=NAME, alias=SCRIPT), 400, "alias=<script>"),
+        *(
+            (form(**PROMOTE, settings=f"gate.robots={x}"), 400, "has a $, which no setting has")
+            for x in ("${oc.env:HOME}", r"'$\{oc.env:HOME\}'", "'[$'{oc.env:HOME}]", "${seed}")
+        ),
     ],
 )
 def test_forms_that_make_no_sense(store, page, data, status, says):

@@ -1,5 +1,6 @@
 """A packed record: every bit of it arrives, in few bytes."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -53,6 +54,32 @@ def test_every_bit_arrives():
     assert torch.equal(left.count, whole.count)
     assert torch.equal(left.memory["actor"], whole.memory["actor"])
     assert not torch.equal(bits(right.rows), bits(whole.rows))  # its other half is blank
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: {"columns": x["columns"][:1]},
+        lambda x: {"columns": x["columns"][:, :1]},
+        lambda x: {"columns": x["columns"].astype(object)},
+        lambda x: {"values": x["values"].repeat(2)},
+        lambda x: {"source": x["source"][:-1]},
+        lambda x: {"source": x["source"] + 1},
+        lambda x: {"source": x["source"].astype(int) - 1},
+        lambda x: {"level": ~x["level"]},
+        lambda x: {"ends": x["ends"][:1]},
+        lambda x: {"ends": None},
+        lambda x: {"memory": {"actor": x["memory"]["actor"][:1]}},
+        lambda x: {"memory": {}},
+        lambda x: {"others": {name: y[:1] for name, y in x["others"].items()}},
+        lambda x: {"flags": x["flags"][:1]},
+    ],
+)
+def test_arrays_that_do_not_fit(change):
+    """What is no packing of such a record is refused, and nothing is broadcast."""
+    body = pack(filled())
+    with pytest.raises((ValueError, LookupError, TypeError, AttributeError)):
+        unpack(body | change(body), blank(), slice(0, B))
 
 
 def test_what_repeats_is_sent_once():

@@ -17,12 +17,14 @@ import pytest
 from gpusim_rl.commands.play_mode import DEMO
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.onboard.guard import Guard
-from gpusim_rl.deploy.onboard.log import CHUNK, Log, read
+from gpusim_rl.deploy.onboard.log import CHUNK, Log, encode, read
 from gpusim_rl.deploy.onboard.verdict import digest
 from tests.simulated_robot import NOISE, Simulated
 
 FORWARD = [0.5, 0.0, 0.0]
 LOST = (50, 51)  # steps without readings
+HUGE = 10**400  # JSON has such numbers, and no float does
+DTS = (HUGE, -1, 0, 1e-12, float("nan"), float("inf"))  # [s]
 # A program that is killed in its 500th step; a step is 0.02 s, and has few bytes.
 KILLED = """
 import os, signal, sys
@@ -197,6 +199,37 @@ def test_a_damaged_or_foreign_file_is_one_line(walk, tmp_path, what, says):
     with pytest.raises(ValueError) as error:
         read(path)
     assert str(error.value).startswith(f"{path} {says}") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ("deep", "RecursionError"),
+        ({"age": HUGE}, "OverflowError int too large"),
+        ({"time": HUGE}, "OverflowError int too large"),
+        ({"targets": [HUGE] * 12}, "OverflowError int too large"),
+        *((dt, "OverflowError" if dt == HUGE else "ValueError dt ") for dt in DTS),
+        ("0.02 s", "ValueError could not convert string"),
+    ],
+    ids=lambda x: str(x)[:20],
+)
+def test_a_strangers_description_is_one_line(walk, tmp_path, change, says):
+    """Its SHA-256 fits, as anybody can compute it: deep lists, numbers beyond float, and control
+    periods that no robot has are refused."""
+    path, step = tmp_path / "x.mcap", {}
+    if change == "deep":
+        path.write_bytes(foreign("[" * 100_000))
+    else:
+        step = change if isinstance(change, dict) else step
+        dt = {} if step else {"dt": change}
+        about = walk.policy.about | dt
+        log = Log(path, SimpleNamespace(**{**vars(walk.policy), "about": about}))
+        message = json.loads(encode(walk.steps[0])) | step
+        log.writer.add_message(log.channel, 0, json.dumps(message).encode(), 0)
+        log.close()
+    with pytest.raises(ValueError, match=f"is a damaged log: {says}") as error:
+        read(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_recording_with_other_topics(walk, tmp_path):

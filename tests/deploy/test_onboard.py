@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 import mujoco
@@ -646,6 +647,37 @@ def test_numbers_that_cannot_be_are_refused(trot, change, says):
     with pytest.raises(ValueError, match=says) as error:
         Guard(policy)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, n: x["outputs"][0].update(kd=[n] * 12),
+        lambda x, n: x["outputs"][0].update(change=[n] * 12),
+        lambda x, n: x["outputs"][0].update(torque_limit=[n] * 12),
+        lambda x, n: x["outputs"][0].update(safe_pose=[n] * 12),
+        lambda x, n: x["inputs"][0]["seen"].update(greatest=[n] * 3),
+        lambda x, n: x["inputs"][4]["trained"].update(high=[n] * 3),
+        lambda x, n: x["standing"]["readings"].update(up=[n] * 3),
+        lambda x, n: x["standing"]["changes"].update(up=[[n] * 3] * 12),
+        lambda x, n: x["standing"].update(delay=[n] * 12),
+        lambda x, n: x["standing"].update(lying=[n] * 12),
+    ],
+)
+def test_integers_of_any_size(trot, change):
+    """JSON has integers beyond float, which are refused in one line. One beyond int64 is a float:
+    it is refused as another would be, and nothing else is raised as the robot moves."""
+    policy = runtime.Policy(trot)
+    change(policy.about, HUGE)
+    with pytest.raises(ValueError, match="description is invalid: OverflowError int too large"):
+        Guard(policy)
+    sim = Simulated(runtime.Policy(trot))
+    change(sim.policy.about, 10**30)
+    with suppress(ValueError):
+        guard, _ = guarded(sim)
+        sim.drive(guard, 0.8, FORWARD)
+        assert guard.sent is not None and np.isfinite(guard.sent).all()
+        preflight(guarded(sim)[0], sim.read, sim.send, int)
 
 
 def test_the_verdict_of_the_gate(trot, tmp_path):

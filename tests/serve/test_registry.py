@@ -1,10 +1,13 @@
 """The registry: versions by digest, aliases with a history, releases that the gate passed."""
 
 import json
+import os
 import re
 import shutil
+import sqlite3
 import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 
 from gpusim_rl import registry
 from gpusim_rl.commands import registry as commands
+from gpusim_rl.commands import registry_page
 from gpusim_rl.commands.play_mode import DEMO
 from gpusim_rl.commands.registry import RefusedError
 from gpusim_rl.deploy.onboard.verdict import digest, read_verdict, with_verdict
@@ -220,11 +224,12 @@ def test_better_than_the_released_one(store, monkeypatch):
     """A comparison has to prove it; it is recorded, named in the history, and done once."""
     store.promote(NAME, 1, RELEASED)
     proved = {"proved": True, "line": "version 2 is better", "text": ""}
+    refused = proved | {"proved": False, "line": "as good"}
     calls: list[Any] = []
 
     def compare_files(paths: list[Path], cfg: Any, *_: Any) -> dict[str, Any]:
         calls.append(([path.stem for path in paths], cfg["ab"]["prove"]))
-        return proved if cfg["ab"]["prove"] == "not_worse" else {"proved": False, "line": "as good"}
+        return proved if cfg["ab"]["prove"] == "not_worse" else refused
 
     monkeypatch.setattr(gate, "compare_files", compare_files)
     with pytest.raises(RefusedError, match="as good"):
@@ -253,6 +258,17 @@ def test_a_version_travels_as_one_file(store, tmp_path):
     assert row["lineage"] == original["lineage"] | {"imported": "walk.zip"}
     with pytest.raises(ValueError, match="is not judged"):
         Registry(tmp_path / "other").promote(NAME, 1, RELEASED)
+
+
+def test_an_exported_version_replaces_no_other_file(store, tmp_path):
+    """Neither one of a run nor one of the registry."""
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").write_text("seed: 1")
+    for file in (tmp_path / "run" / "config.yaml", store.folder / "registry.db"):
+        before = file.read_bytes()
+        with pytest.raises(ValueError, match=r"is a file of the run run|would replace a file that"):
+            registry.export(store.folder, NAME, 1, file)
+        assert file.read_bytes() == before
 
 
 def test_files_that_are_not_imported(tmp_path, files):
@@ -336,6 +352,87 @@ def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, words, says):
     code, out, error = run(capsys, *words)
     assert (code, out) == (2, "") and re.fullmatch(f"error: .*{says}.*\n", error), error
     assert [*tmp_path.iterdir()] == []
+
+
+EDITS = [
+    ("update version set lineage=?", "[" * 100_000),
+    ("update version set lineage=?", '{"a":' * 400 + "1" + "}" * 400),
+    ("update version set lineage=?", "[1]"),
+    ("update version set lineage=?", "{"),
+    ("update version set lineage=?", b"\xff"),
+    ("update version set version=?", "first"),
+    ("update version set name=?", "../../x"),
+    ("update version set digest=?", "../../x"),
+    ("update version set at=?", b"3"),
+    ("update event set action=?", "rollback"),
+    ("update event set alias=?", "../../x"),
+    ("update event set evidence=?", "[1]"),
+    ("update event set why=?", b"\xff"),
+    ("update event set version=?", "first"),
+    ("update judgement set report=?", "{}"),
+    ("update judgement set report=?", "[" * 100_000),
+    ("update judgement set verdict=?", b"3"),
+]
+VERBS = (["list"], ["list", "format=json"], ["history", NAME], ["rollback", NAME, "candidate"])
+VERBS += (["promote", NAME, "2", "candidate"], ["promote", NAME, "1", RELEASED])
+VERBS += (["retain", NAME, "1"], ["export", NAME, "1", "x.zip"], ["add", str(DEMO)])
+
+
+@pytest.mark.parametrize("edit, value", EDITS, ids=[f"{x[7:]}{str(y)[:9]}" for x, y in EDITS])
+def test_an_edited_database_is_one_line(store, tmp_path, monkeypatch, capsys, edit, value):
+    """Each command works or is refused in one line, and so is the page. Nothing is written outside
+    of the registry."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "judge", lambda *_: None)  # it would run the gate
+    store.promote(NAME, 1, "candidate")
+    if "version set" in edit and "lineage" not in edit:
+        edit += " where version=3"
+    store.db.execute(edit, (value,))
+    store.db.close()
+    wrong = 0
+    for verb in VERBS:
+        code, out, error = run(capsys, *verb, f"registry={tmp_path / 'store'}")
+        assert (code, error) == (0, "") or (code == 2 and out == ""), error
+        assert code == 0 or re.fullmatch("error: .*\n", error), error
+        wrong += "registry.db is damaged: " in error
+    assert wrong > 0
+    with suppress(ValueError):
+        registry_page.contents(tmp_path / "store", NAME)
+    assert {x.name for x in tmp_path.iterdir()} <= {"store", "x.zip"}
+    assert not [*tmp_path.parent.glob("x*")]
+
+
+@pytest.mark.parametrize("left", [b"", None, "other"])
+def test_a_history_that_is_lost_is_said(store, left):
+    """A database that is empty, gone or another one, beside files of versions, is no new one."""
+    file = store.folder / "registry.db"
+    store.db.close()
+    file.unlink()
+    if left is not None:
+        file.write_bytes(b"")
+    if left == "other":
+        sqlite3.connect(file).execute("create table x (y)")
+    with pytest.raises(ValueError, match=r"registry\.db is empty, but .*policies has files: rest"):
+        Registry(store.folder, create=True)
+
+
+def test_a_registry_that_never_was_begins(tmp_path):
+    """A process that was killed before its first table left an empty file, and no version."""
+    (tmp_path / "registry.db").write_bytes(b"")
+    assert Registry(tmp_path).list() == []
+
+
+def test_parts_of_killed_processes_are_removed(store):
+    """Those of an hour ago; others may be written now, or are of other programs."""
+    folders = (store.folder, store.folder / "policies")
+    old = [folder / f".x.onnx.{'0f' * 8}.part" for folder in folders]
+    others = [folder / name for folder in folders for name in (".x.part", f".y.{'00' * 8}.part")]
+    for path in (*old, *others):
+        path.write_text("")
+    for path in (*old, *others[::2]):
+        os.utime(path, (0, 0))
+    Registry(store.folder)
+    assert not any(path.exists() for path in old) and all(path.exists() for path in others)
 
 
 def test_a_damaged_database_is_one_line(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """The server of policies: what it answers, to whom, and that a swap loses nothing."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -240,6 +241,73 @@ def test_what_is_no_client_disturbs_nobody(capfd):
                 client.close()
             while server.sessions:
                 await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_message_of_many_fragments_is_closed(monkeypatch, capfd):
+    """Empty fragments are no bytes of a message, with pings between them too: their connection is
+    closed with 1009. A message in a few fragments is answered."""
+    monkeypatch.setattr("gpusim_rl.serve.server.FRAGMENTS", 50)
+
+    async def fragments(count: int) -> AsyncIterator[bytes]:
+        data = pack(good_step())
+        for i in range(count):
+            yield data if i == count // 2 else b""
+
+    async def run() -> None:
+        async with open_server(DEMO, batch_ms=0) as (server, address):
+            async with session(address) as (client, _), session(address) as (other, _):
+                for _ in range(3):
+                    await client.send(fragments(40))
+                    assert not unpack(await client.recv())["fault"]
+                sending = asyncio.create_task(client.send(endless(client)))
+                with pytest.raises(ConnectionClosedError) as closed:
+                    await client.recv()
+                assert closed.value.rcvd and closed.value.rcvd.code == 1009
+                with pytest.raises(ConnectionClosedError):
+                    await sending
+                assert not (await ask(other, good_step()))["fault"]
+            while server.sessions:
+                await asyncio.sleep(0.01)
+
+    async def endless(client: Any) -> AsyncIterator[bytes]:
+        while True:
+            yield b""
+            await client.ping()
+
+    asyncio.run(run())
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "api-key"])
+def test_the_scheme_of_a_token_has_no_case(scheme):
+    """As RFC 9110 says."""
+
+    async def run() -> None:
+        headers = {"Authorization": f"{scheme} {TOKEN}"}
+        async with open_server(DEMO, token=TOKEN) as (_, address):
+            async with connect(address, compression=None, additional_headers=headers) as client:
+                assert "version" in unpack(await client.recv())
+
+    asyncio.run(run())
+
+
+NUMBERS = {"2": 1e300, "4": 1e300, "8": float("nan")}  # bytes of a float → a number
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_numbers_beyond_their_type_are_faults(capfd, kind):
+    """They become infinite, and a signaling NaN a NaN, without a warning of NumPy's."""
+    number = {b"__npgeneric__": True, b"data": NUMBERS[kind], b"dtype": f"<f{kind}"}
+    signaling = np.array([0x7FF0000000000001] * 3, "<u8").view("<f8")
+    beyond = np.full(3, 1e300)
+
+    async def run() -> None:
+        async with open_server(DEMO, batch_ms=0) as (_, address), session(address) as (client, _):
+            for gyro in ([number, 0.0, 0.0], signaling, beyond):
+                assert (await ask(client, good_step() | {"gyro": gyro}))["fault"]
 
     asyncio.run(run())
     assert capfd.readouterr() == ("", "")

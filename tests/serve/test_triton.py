@@ -110,6 +110,19 @@ def test_a_repository_has_several_models(tmp_path, monkeypatch):
         triton.write_repository(words)
 
 
+def test_a_run_is_no_repository(tmp_path):
+    """Nor are its checkpoints; a directory of the user's own beside them is taken."""
+    run = tmp_path / "run"
+    for folder in ("checkpoints", "models"):
+        (run / folder).mkdir(parents=True)
+    (run / "config.yaml").write_text("seed: 1")
+    (tmp_path / "link").symlink_to(run)
+    for out in (run, run / "checkpoints", tmp_path / "link", tmp_path / "link" / "checkpoints"):
+        with pytest.raises(ValueError, match="belongs to the run run: choose another directory"):
+            choose_mode(compose_plain("play", f"mode=triton onnx={DEMO} out={out}".split()))
+    choose_mode(compose_plain("play", f"mode=triton onnx={DEMO} out={run / 'models'}".split()))
+
+
 def test_names_of_a_stranger(tmp_path):
     """A task that is a path, or closes the quotes, is refused."""
     policy = Policy(DEMO)

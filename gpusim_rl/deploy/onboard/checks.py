@@ -61,7 +61,7 @@ def check_file(
         check_names(policy)
         check_numbers(policy)
         check_poses(policy)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, AttributeError, *NO_NUMBERS) as error:
         reason = " ".join(f"{type(error).__name__} {error}".split())
         raise ValueError(f"the file's description is invalid: {reason}") from None
 
@@ -193,7 +193,7 @@ def reading_bounds(policy: Any, margin: float) -> tuple[Bounds, Bounds]:
     bounds = {}
     for name in policy.needs:
         seen = described(policy, name)["seen"]
-        least, greatest = np.array(seen["least"]), np.array(seen["greatest"])
+        least, greatest = np.array([seen["least"], seen["greatest"]], float)
         wide = margin * (greatest - least)
         bounds[name] = least - wide, greatest + wide
     ends = [x or (-np.inf, np.inf) for x in policy.outputs["joint_range"]]
@@ -305,7 +305,7 @@ def ask(policy: Any, command: Any) -> tuple[Array | None, list[str], list[str]]:
         return None, [], [" ".join(str(error).split())]
     if not np.isfinite(wish).all():
         return None, [], [f"the command {wish.tolist()} is not finite"]
-    low, high = (np.array(policy.command["trained"][end]) for end in ("low", "high"))
+    low, high = (np.array(policy.command["trained"][end], float) for end in ("low", "high"))
     cut = np.clip(wish, low, high)
     said = [
         f"command {name} is {wish[i]:.3g} {policy.command['units'][i]}, cut to {cut[i]:.3g}"

@@ -113,9 +113,9 @@ class Guard:
         if not isinstance(self.gate, bool | None):
             raise ValueError(f"gate={self.gate!r}: expected True or False")
         check_file(self.policy, self.task, self.robot, self.joints)
-        self.stance = np.array(self.policy.outputs["safe_pose"])
+        self.stance = np.array(self.policy.outputs["safe_pose"], float)
         self.lying = self.policy.about.get("standing", {}).get("lying")
-        self.lying = None if self.lying is None else np.array(self.lying)
+        self.lying = None if self.lying is None else np.array(self.lying, float)
         self.limits = Limits(self.policy.outputs, self.change, self.speed * self.policy.dt)
         self.trained, self.anyhow = reading_bounds(self.policy, self.margin)
         self.moving = moving(self.policy)

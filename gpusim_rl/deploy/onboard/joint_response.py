@@ -67,7 +67,7 @@ def at_rest(policy: Any, values: Values, hung: bool) -> None:
         axis = is_axis(policy, name)
         if name not in NEAR and not axis:
             continue
-        away = np.abs(values[name] - np.array(expected))
+        away = np.abs(values[name] - np.array(expected, float))
         i = int(away.argmax())
         if away[i] > (NEAR_AXIS if axis else NEAR[name]):
             line = f"preflight: {label(policy, name, i)} is {values[name][i]:.3g} in the stance"
@@ -86,7 +86,7 @@ def upright(policy: Any, values: Values) -> None:
     for name, expected in policy.about["standing"]["readings"].items():
         if not is_axis(policy, name):
             continue
-        away = np.abs(values[name] - np.array(expected))
+        away = np.abs(values[name] - np.array(expected, float))
         i = int(away.argmax())
         if away[i] > NEAR_AXIS:
             what = f"{label(policy, name, i)} is {values[name][i]:.3g}, expected {expected[i]:.3g}"
@@ -97,7 +97,7 @@ def joint_answers(policy: Any, i: int, answer: Answer, late: float, hung: bool) 
     """ValueError unless the readings changed as they do when joint i moves."""
     name, joints = policy.joints[i], policy.joints
     changes = policy.about["standing"]["changes"]
-    expected_moves = np.eye(len(joints)) * MOVE if hung else np.array(changes["joint_pos"])
+    expected_moves = np.eye(len(joints)) * MOVE if hung else np.array(changes["joint_pos"], float)
     seen = answer.values["joint_pos"]
     if np.abs(seen).max() < 0.1 * np.abs(expected_moves[i]).max():
         raise ValueError(f"preflight: {name} was moved by {MOVE} rad, but no joint_pos changed")
@@ -161,10 +161,10 @@ def base_answers(policy: Any, answers: list[Answer]) -> None:
     """ValueError if the base tilts otherwise than in the file, or the gyro does not show it."""
     about = policy.about["standing"]
     for axis in [x for x in about["changes"] if x != "joint_pos"]:
-        expected = np.array(about["changes"][axis])
+        expected = np.array(about["changes"][axis], float)
         tilts(policy.joints, axis, answers, expected)
         if described(policy, axis)["frame"] == described(policy, "gyro").get("frame"):
-            turns(axis, answers, expected, np.array(about["readings"][axis]))
+            turns(axis, answers, expected, np.array(about["readings"][axis], float))
 
 
 def tilts(joints: list[str], axis: str, answers: list[Answer], expected: Array) -> None:

@@ -23,9 +23,10 @@ class Limits:
         pairs = zip(outputs["control_range"], outputs["joint_range"], strict=True)
         ends = [control or joint or (-np.inf, np.inf) for control, joint in pairs]
         self.low, self.high = np.array(ends, float).T
-        self.change = np.maximum(change * np.array(outputs["change"]), least_change)
-        self.kp, self.kd = np.array(outputs["kp"]), np.array(outputs["kd"])
-        self.torque = np.array([np.inf if x is None else x for x in outputs["torque_limit"]])
+        self.change = np.maximum(change * np.array(outputs["change"], float), least_change)
+        self.kp, self.kd = np.array([outputs["kp"], outputs["kd"]], float)
+        torque = [np.inf if x is None else x for x in outputs["torque_limit"]]
+        self.torque = np.array(torque, float)
         self.cut = np.zeros(len(self.kp), bool)
 
     def __call__(

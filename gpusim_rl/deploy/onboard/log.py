@@ -30,8 +30,12 @@ NAME, TOPIC, SCHEMA = "gpusim_rl", "/control", "gpusim_rl.Step"
 # Why: docs/decisions/0098-a-log-that-outlives-its-program.md
 CHUNK, LONGEST = 16 << 10, 0.5  # bytes and [s] of a chunk; a killed program loses at most one
 LIMIT = 1 << 26  # bytes of one record of a file that is read
+DT = 1e-4, 10.0  # shortest and longest control period [s], as of runtime.py
 MISSING = "a robot's log needs mcap: pip install mcap"
 NOT_FINITE = re.compile("nan|-?inf")
+# What a description of a stranger raises: JSON has numbers beyond float, and any nesting.
+MISTAKES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+MISTAKES += (RecursionError, MemoryError)
 Array = np.ndarray
 
 
@@ -228,7 +232,7 @@ def read(path: str | Path) -> Recording:
         raise ValueError(f"{path} {wrong}")
     try:
         return recording(about, rows, whole)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except MISTAKES as error:
         reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
         raise ValueError(f"{path} is a damaged log: {reason}") from None
 
@@ -251,6 +255,8 @@ def recording(metadata: Mapping[str, str], rows: list[dict[str, Any]], whole: bo
     readings = {name: int(shape[0]) for name, (kind, shape) in kinds.items() if kind == "reading"}
     (commands,) = [int(shape[0]) for kind, shape in kinds.values() if kind == "command"] or [0]
     nu = len(about["outputs"][0]["joints"])
+    if not DT[0] <= float(about["dt"]) <= DT[1]:
+        raise ValueError(f"dt {about['dt']}")
 
     def stack(values: Iterable[Any], width: int) -> Array:
         x = [[None] * width if row is None else row for row in values]
