@@ -12,7 +12,7 @@ import torch
 import warp as wp
 from torch import Tensor, nn
 
-from gpusim_rl.core.streams import launch, warp_stream
+from gpusim_rl.core.streams import as_array, launch, warp_stream
 
 LINE = 32  # numbers: 128 bytes
 CHUNK = 4096  # numbers whose squares one block of threads adds up; a group begins at a multiple
@@ -58,7 +58,7 @@ def measure(
     firsts: wp.array[int],
     share: wp.array[float],
     stats: wp.array[float],  # (1,) their sum
-    max_norm: float,
+    max_norm: wp.array[float],  # (1,)
     norms: wp.array[float],
     divisors: wp.array[float],
     bad: wp.array[float],
@@ -72,7 +72,7 @@ def measure(
         norms[group] = share[0] * wp.sqrt(square)
         total += norms[group]
         # 1e-6 as in torch.nn.utils.clip_grad_norm_
-        divisors[group] = wp.max((norms[group] + 1e-6) / max_norm, 1.0) / share[0]
+        divisors[group] = wp.max((norms[group] + 1e-6) / max_norm[0], 1.0) / share[0]
     bad[0] = wp.where(wp.isfinite(total), 0.0, 1.0)
 
 
@@ -129,6 +129,7 @@ class FlatAdam:
     Args:
         groups: name → parameters, which become views of the group's vector, in their order.
         rate: the learning rate of all groups, at first.
+        max_norm: to which `clip` bounds the norm of each group's gradient; may be a tensor ().
         kernels: whether Warp takes the long vectors too. None: on CUDA.
 
     Attributes:
@@ -137,13 +138,18 @@ class FlatAdam:
         gradients: parameter → where its gradient stands in `grads`, in the order of the groups.
         moments: of each group, the number of steps and the means of gradients and their squares.
         rates: name → () learning rate, which may be written at any time.
+        max_norm: (1,) which may be written at any time.
         norms: (groups,) of the gradients, before they were clipped last.
         share: (1,) what `clip` multiplies gradients by, which may be written at any time.
         bad: () where it is 1, a step changes nothing.
     """
 
     def __init__(
-        self, groups: dict[str, list[nn.Parameter]], rate: float, kernels: bool | None = None
+        self,
+        groups: dict[str, list[nn.Parameter]],
+        rate: float,
+        max_norm: Tensor | float = 1.0,
+        kernels: bool | None = None,
     ):
         self.device = device = next(p.device for params in groups.values() for p in params)
         chunks = [-(-length(params) // CHUNK) for params in groups.values()]
@@ -163,12 +169,12 @@ class FlatAdam:
             self.gradients |= zip(params, places(params, grads), strict=True)
             self.moments[name] = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
         self.grads, self.bad = flat[1], torch.zeros((), device=device)
-        self.share = torch.ones(1, device=device)
+        self.share, self.max_norm = torch.ones(1, device=device), as_array(max_norm, device)
         self._kernels = device.type == "cuda" if kernels is None else kernels
         self._record(flat, chunks, rates, steps, divisors)
 
     def _record(self, flat: Tensor, chunks: list[int], *numbers: Tensor) -> None:
-        """Prepare the launches, but that of `measure`, which depends on a number of `clip`."""
+        """Prepare the launches."""
         rates, steps, self._divisors = numbers
         weights, grads, means, squares = flat
         if not self._kernels:  # torch sums up a whole group at once
@@ -178,8 +184,10 @@ class FlatAdam:
         self._groups = ints([group for group, n in enumerate(chunks) for _ in range(n)])
         self._squares = torch.zeros(sum(chunks), device=self.device)
         self._factors = torch.zeros(3, len(chunks), device=self.device)
-        self._stats, self._max_norm = torch.zeros((), device=self.device), None
+        self._stats = torch.zeros((), device=self.device)
         record, bad = partial(launch, device=self.device, record=True), self.bad.view(1)
+        inputs = [self._squares, self._firsts, self.share, self._stats.view(1), self.max_norm]
+        self._measure = record(measure, 1, inputs, [self.norms, self._divisors, bad])
         inputs = [bad, rates, self._divisors]
         self._advance = record(advance, len(self.rates), inputs, [steps, self._factors])
         if self._kernels:
@@ -202,7 +210,7 @@ class FlatAdam:
         torch._foreach_copy_(views, grads)  # pyright: ignore[reportPrivateImportUsage]
 
     @torch.no_grad()
-    def clip(self, max_norm: float, stats: Tensor) -> Tensor:
+    def clip(self, stats: Tensor) -> Tensor:
         """Let the next step clip the gradient of each group to a norm of `max_norm`.
 
         They are multiplied by `share` before. Returns `norms`. `bad` becomes 1 if one of them or an
@@ -215,11 +223,6 @@ class FlatAdam:
         else:
             for w, square in zip(self.weights.values(), self._squares, strict=True):
                 torch.dot(w.grad, w.grad, out=square)  # pyright: ignore[reportArgumentType]
-        if max_norm != self._max_norm:
-            inputs = [self._squares, self._firsts, self.share, self._stats.view(1), max_norm]
-            outputs = [self.norms, self._divisors, self.bad.view(1)]
-            self._measure = launch(measure, 1, inputs, outputs, device=self.device, record=True)
-            self._max_norm = max_norm
         self._measure.launch(stream)
         return self.norms
 

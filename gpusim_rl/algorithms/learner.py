@@ -96,6 +96,10 @@ class Source(Protocol):
 class Learner(Protocol):
     """A policy and its update from a record.
 
+    Settings that a checkpoint holds as tensors, such as learning rates, are read from these. Where
+    such a setting was changed for a training that goes on, `write_numbers(names)` writes the new
+    value. Without that method another `learning_rate` is refused.
+
     It is made as `Kind(spec, settings)` if it has a dataclass `Kind.Settings`, and else as
     `Kind(spec, **settings)`, by the keyword-only arguments of its constructor.
 

@@ -59,7 +59,10 @@ FIXED = (
     *("teacher", *KEPT),
     *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.memory_frames", "algo.name"),
-    *("reward.name", "reward.hidden", "reward.features"),
+    *("algo.replay", "reward.name", "reward.hidden", "reward.features"),
+    # what was done before the first rollout
+    *("cloning.episodes", "cloning.epochs", "cloning.learning_rate", "cloning.std"),
+    "cloning.count",
 )
 
 
@@ -185,11 +188,7 @@ def continue_config(cfg: dict[str, Any], overrides: list[Override]) -> dict[str,
             after[group] = cfg[group]
         elif "name" in cfg[group]:
             after[group]["name"] = cfg[group]["name"]
-    lines = [
-        line
-        for key, line in changes(before, after).items()
-        if is_below(key, FIXED) and not may_change(key)
-    ]
+    lines = [line for key, line in changes(before, after).items() if is_fixed(key)]
     for_algo = before["algo_code"] and not cfg["auto_resume"]  # what task_code=here is there for
     other = cfg["task_code"] != before["task_code"] and not for_algo
     if other and user_code("task", before["task"]["name"]):
@@ -327,11 +326,16 @@ def read_trained(metadata: dict[str, str], config: dict[str, Any], file: Path) -
 def check_edits(metadata: dict[str, str], run: Run, file: Path) -> dict[str, str]:
     """`edits` of a run; ValueError if one is of what resume= cannot change."""
     lines = edits(metadata, load_config(run, "here").plain, file)
-    fixed = [line for key, line in lines.items() if is_below(key, FIXED) and not may_change(key)]
+    fixed = [line for key, line in lines.items() if is_fixed(key)]
     if fixed:
         said = ", ".join(sorted(fixed))
         raise ValueError(f"{run.path}/config.yaml does not belong to the last checkpoint: {said}")
     return lines
+
+
+def is_fixed(key: str) -> bool:
+    """Whether resume= cannot change a key."""
+    return is_below(key, FIXED) and not may_change(key)
 
 
 def may_change(key: str) -> bool:

@@ -98,6 +98,11 @@ def launch(
     return wp.launch(kernel, dim=dim, record_cmd=record, **options)
 
 
+def as_array(number: Tensor | float, device: torch.device) -> Tensor:
+    """(1,) a number that kernels read, or a view of a tensor (): it may be written at any time."""
+    return torch.as_tensor(number, dtype=torch.float32, device=device).view(1)
+
+
 # Why: docs/decisions/0056-threads-are-a-key.md
 @contextmanager
 def torch_threads(n: int):

@@ -21,6 +21,7 @@ from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import HASHED, CheckpointWriter
 from gpusim_rl.training.dashboard import Dashboard
 from gpusim_rl.training.machine import Machine
+from gpusim_rl.training.open_run import load_checkpoint
 from gpusim_rl.training.progress import Progress, Stopwatch, is_over, number
 
 BAD = 3  # bad iterations in a row before a roll-back: most samples or minibatches were lost
@@ -100,6 +101,7 @@ class Training:
         self.rows: list[Row] = []  # that were logged, and not yielded yet
         self.evaluation: PendingEvaluation | None = None
         self.bad, self.rollbacks = 0, int(number(metadata.get("rollbacks")))
+        self.rollbacks_before = self.rollbacks  # by earlier programs
         self.over = is_over(cfg, metadata, iteration.iterations)
         self.saved = iteration.iterations if metadata else -1  # when the last checkpoint was
         self.progress, self.table = Progress(cfg, metadata), table
@@ -325,16 +327,16 @@ class Training:
         self.checkpoint_writer.wait()
         self.group.barrier()  # the others read what rank 0 has written
         try:
-            state, metadata, path = self.run.checkpoints.restore(self.table.say)
+            checkpoint = self.run.checkpoints.restore(self.table.say)
         except (OSError, ValueError) as error:
             raise TrainingFailed(
                 f"{bad}, and no checkpoint can be loaded: {error}; {reason}"
             ) from None
-        self.iteration.load(state, str(path))
+        count = {"before": self.rollbacks_before, "now": self.rollbacks}
+        load_checkpoint(self.iteration, self.cfg, checkpoint, **count)
         self.iteration.env.worst_step.clear()
+        _, metadata, path = checkpoint
         self.progress = Progress(self.cfg, metadata)
-        # the rates of a checkpoint are lowered already by the roll-backs before it
-        self.iteration.slow_down(0.5 ** (self.rollbacks - int(number(metadata.get("rollbacks")))))
         if self.group.rank == 0:
             self.attempt(self.rewind)
         # rows and an evaluation of iterations that are taken back

@@ -134,17 +134,15 @@ def continue_run(cfg: Config, iteration: Iteration) -> Opened:
         run.lock()
     state, metadata, path = run.checkpoints.restore(errors.warn)
     edited = resume.check_edits(metadata, run, path)
-    iteration.load(state, str(path))
+    # it may have gone back to a checkpoint, and ended before it wrote the next one
+    before = max(run.rollbacks(), int(number(metadata.get("rollbacks"))))
+    load_checkpoint(iteration, cfg, (state, metadata, path), before=before, now=before)
     if not getattr(iteration.learner, "keeps_record", True):
         errors.warn("the checkpoint holds no ring of steps: it is filled anew before more updates")
     if iteration.iterations > cfg.iterations:
         done = f"{run.path} has done {iteration.iterations} already"
         raise ValueError(f"iterations={cfg.iterations}: {done}")
-    # it went back to a checkpoint, and ended before it wrote the next one
-    lowered = run.rollbacks() - int(number(metadata.get("rollbacks")))
-    if lowered > 0:
-        iteration.slow_down(0.5**lowered)
-    metadata["rollbacks"] = str(run.rollbacks())
+    metadata["rollbacks"] = str(before)
     group.barrier()  # all have read
     if group.rank == 0:
         rewrite_run(run, cfg, iteration, path, edited)
@@ -154,6 +152,42 @@ def continue_run(cfg: Config, iteration: Iteration) -> Opened:
             for name in ENDINGS:
                 (run.path / name).unlink(missing_ok=True)
     return run, metadata, cfg
+
+
+def load_checkpoint(
+    iteration: Iteration,
+    cfg: Config,
+    checkpoint: tuple[dict[str, Tensor], dict[str, str], Path],
+    *,
+    before: int,
+    now: int,
+) -> None:
+    """Load a checkpoint, and halve the learning rates for each roll-back since. In place.
+
+    Numbers of the algorithm that were changed since it was trained are written over its own.
+
+    Args:
+        checkpoint: its state, its metadata and its file.
+        before: roll-backs before this program trained, which lower no rate that was changed.
+        now: roll-backs so far.
+
+    Raises:
+        ValueError: it does not fit, or the learner does not say what a changed rate is.
+    """
+    state, metadata, path = checkpoint
+    changed, learner = resume.edits(metadata, cfg.plain, path), iteration.learner
+    names = {key.removeprefix("algo.") for key in changed if key.startswith("algo.")}
+    writes = hasattr(learner, "write_numbers")
+    if "learning_rate" in names and not writes:
+        kind, line = type(learner).__name__, changed["algo.learning_rate"]
+        raise ValueError(f"{line}: {kind} has no method write_numbers that changes its rates")
+    iteration.load(state, str(path))
+    saved = int(number(metadata.get("rollbacks")))
+    before = max(before, saved)
+    iteration.slow_down(0.5 ** (before - saved))
+    if writes:
+        learner.write_numbers(names)
+    iteration.slow_down(0.5 ** (now - before))
 
 
 def rewrite_run(

@@ -22,7 +22,9 @@ def twin(optimizer: FlatAdam) -> torch.optim.Adam:
 def test_it_is_torchs_adam(max_norm, kernels):
     """Ten steps are those of clip_grad_norm_ and torch.optim.Adam, without clipping on the CPU to
     the bit."""
-    optimizer = FlatAdam(make_policy(6, 8, 2, hidden=(64, 64)).groups(), 1e-2, kernels)
+    optimizer = FlatAdam(
+        make_policy(6, 8, 2, hidden=(64, 64)).groups(), 1e-2, max_norm or 1.0, kernels
+    )
     optimizer.rates["critic"].fill_(3e-3)
     vectors, theirs = optimizer.weights.values(), twin(optimizer)
     twins = [group["params"][0] for group in theirs.param_groups]
@@ -36,7 +38,7 @@ def test_it_is_torchs_adam(max_norm, kernels):
             w.grad.normal_(generator=generator)
             other.grad = w.grad.clone() if max_norm is None else share * w.grad
         if max_norm is not None:
-            norms = optimizer.clip(max_norm, torch.zeros(5))
+            norms = optimizer.clip(torch.zeros(5))
             want = [torch.nn.utils.clip_grad_norm_(w, max_norm) for w in twins]
             torch.testing.assert_close(norms, torch.stack(want))
         optimizer.step()
@@ -55,7 +57,7 @@ def test_it_is_torchs_adam(max_norm, kernels):
 @pytest.mark.parametrize("where", ["by hand", "gradient", "stats"])
 def test_a_bad_step_changes_nothing(where, kernels):
     """Where a number is not finite, weights and moments stay, and the step is not counted."""
-    optimizer = FlatAdam(make_policy(6, 8, 2, hidden=(64, 64)).groups(), 1e-2, kernels)
+    optimizer = FlatAdam(make_policy(6, 8, 2, hidden=(64, 64)).groups(), 1e-2, kernels=kernels)
     stats, state = torch.zeros(5), optimizer.tensors()
     for bad in (False, True, False):
         before = [x.clone() for x in (*optimizer.weights.values(), *state.values())]
@@ -65,7 +67,7 @@ def test_a_bad_step_changes_nothing(where, kernels):
         if where == "by hand":
             optimizer.bad.fill_(bad)
         else:
-            optimizer.clip(1.0, stats)
+            optimizer.clip(stats)
         assert optimizer.bad == bad
         optimizer.step()
         after = *optimizer.weights.values(), *state.values()
@@ -74,10 +76,10 @@ def test_a_bad_step_changes_nothing(where, kernels):
 
 def test_a_step_is_clipped_once():
     """A step that no `clip` precedes takes the gradients as they are."""
-    optimizers = [FlatAdam(make_policy(6, 8, 2).groups(), 1e-2, kernels) for kernels in (0, 1)]
+    optimizers = [FlatAdam(make_policy(6, 8, 2).groups(), 1e-2, 1e-3, x) for x in (False, True)]
     for optimizer in optimizers:
         optimizer.grads.fill_(1.0)
-        optimizer.clip(1e-3, torch.zeros(5))
+        optimizer.clip(torch.zeros(5))
         optimizer.step()
         optimizer.grads.fill_(2.0)
         optimizer.step()
@@ -89,7 +91,7 @@ def test_squares_are_summed_in_a_fixed_order():
     layer = torch.nn.Linear(300, 200)
     optimizer = FlatAdam({"one": list(layer.parameters())}, 1e-2, kernels=True)
     optimizer.grads.normal_(generator=torch.Generator().manual_seed(1))
-    first, second = (optimizer.clip(1.0, torch.zeros(1)).clone() for _ in range(2))
+    first, second = (optimizer.clip(torch.zeros(1)).clone() for _ in range(2))
     want = optimizer.grads.double().norm()[None].float()
     assert torch.equal(first, second) and torch.allclose(first, want, rtol=1e-6)
 

@@ -137,6 +137,7 @@ MOVING = {task: [f"task.{name}" for name in scheduled_fields(load_task(task))] f
 MOVING["quadruped"] += [f"algo.{name}" for name in PPO.live]
 # What a number is multiplied by, where half of it would change nothing within some iterations.
 SHARES = {"task.share_standing": 9.0, "algo.clip_value": 0.001, "algo.max_std": 0.01}
+SHARES |= {"algo.lr_min": 900.0, "algo.max_grad_norm": 0.1}
 
 
 @cache

@@ -173,8 +173,12 @@ class Cloning:
         optimizer.write(torch.autograd.grad(loss, [*optimizer.gradients], **how))
         self.error.copy_(error.detach())
         optimizer.share.fill_(1.0)  # a fused loss has left its own
-        optimizer.clip(self.learner.cfg.max_grad_norm, self.error)
+        optimizer.clip(self.error)
         optimizer.step()
+
+    def write_numbers(self, names: set[str]) -> None:
+        """As the algorithm has it. In place."""
+        self.learner.write_numbers(names)
 
     def measures(self) -> Tensor:
         """(len(metrics),) those of the algorithm, and how far the actor is from what was shown."""

@@ -25,11 +25,11 @@ class Distill:
 
     Args:
         spec: shapes, processes, random numbers, and the teacher.
-        settings: its numbers. `share` may be a tensor (), which changes.
+        settings: its numbers. Those of `live` may be tensors (), which change.
     """
 
     Settings = Settings
-    live = ("share",)
+    live = ("share", "max_grad_norm")
     metrics = (
         Metric("imitation_loss", "loss/imitation", "squared error of the student's actions"),
         Metric("share", "loss/teacher_share", "share of worlds in which the teacher acts", ".2f"),
@@ -43,13 +43,14 @@ class Distill:
             raise ValueError(f"algo.num_minibatches={parts} does not divide num_envs={worlds}")
         self.sums = torch.zeros(len(self.metrics), device=spec.device)
         self.loss, self.share, self.bad = self.sums
-        self.share.add_(settings.share)
+        self.share.copy_(self.teacher_share(spec.iteration))
         guide = spec.teacher, spec.clip, self.share
         self.policy = make_policy(spec, settings, partial(Student, *guide))
         no, _, nu = spec.dims
         flags = dict.fromkeys(("terminated", "truncated", "fault"), FLAG)
         self.columns = dict(obs=vector(no), target=vector(nu)) | flags
-        self.optimizer = FlatAdam(self.policy.groups(), settings.learning_rate)
+        norm = settings.max_grad_norm
+        self.optimizer = FlatAdam(self.policy.groups(), settings.learning_rate, norm)
         self.rates = tuple(self.optimizer.rates.values())
         self.rng, self.count = spec.rng(), epochs * parts
         self.next = torch.zeros(1, dtype=torch.int64, device=spec.device)
@@ -101,7 +102,7 @@ class Distill:
         self.spec.group.all_reduce(optimizer.grads)
         with torch.no_grad():
             loss = self.spec.group.all_reduce(loss)
-            optimizer.clip(self.cfg.max_grad_norm, loss[None])
+            optimizer.clip(loss[None])
             self.loss.add_(torch.where(optimizer.bad > 0, 0.0, loss / self.count))
             optimizer.step()
             self.next.add_(1)
@@ -114,9 +115,19 @@ class Distill:
         bad = most_invalid | (self.optimizer.bad > 0)
         self.bad.copy_(torch.where(bad, self.bad + 1, 0.0))
         self.policy.actor.normalizer.update(record.obs.flatten(0, 1), valid, group)
-        done = (self.spec.iteration + 1) / self.cfg.share_iterations
-        self.share.copy_(self.cfg.share * (1 - done).clamp(min=0))
+        self.share.copy_(self.teacher_share(self.spec.iteration + 1))
         self.rates[0].mul_(self.cfg.lr_decay)
+
+    def teacher_share(self, iteration: Tensor) -> Tensor:
+        """() β of an iteration."""
+        return self.cfg.share * (1 - iteration / self.cfg.share_iterations).clamp(min=0)
+
+    def write_numbers(self, names: set[str]) -> None:
+        """As `Learner` has it: of a changed `learning_rate`, or of a changed share. In place."""
+        if "learning_rate" in names:
+            self.rates[0].fill_(self.cfg.learning_rate)
+        if names & {"share", "share_iterations"}:
+            self.share.copy_(self.teacher_share(self.spec.iteration))
 
     def measures(self) -> Tensor:
         """(len(metrics),) of the last update."""

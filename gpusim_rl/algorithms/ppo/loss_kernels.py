@@ -27,7 +27,7 @@ from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.maths import LOG_2PI
 from gpusim_rl.core.record import Record
-from gpusim_rl.core.streams import launch, warp_stream
+from gpusim_rl.core.streams import as_array, launch, warp_stream
 from gpusim_rl.networks.policy import ActorCritic
 
 # The columns of `terms`: what each sample adds. From SUMS on, its part of the gradient of std.
@@ -190,9 +190,9 @@ def adapt(
     norms: wp.array[float],
     bad: wp.array[float],
     target_kl: wp.array[float],
-    lr_min: float,
-    lr_max: float,
-    lr_factor: float,
+    lr_min: wp.array[float],
+    lr_max: wp.array[float],
+    lr_factor: wp.array[float],
     count: float,
     rate: wp.array[float],
     sums: wp.array[float],
@@ -205,14 +205,14 @@ def adapt(
     factor = float(1.0)
     if bad[0] == 0.0:
         if stats[APPROX_KL] > 2.0 * target_kl[0]:
-            factor = 1.0 / lr_factor
+            factor = 1.0 / lr_factor[0]
         elif stats[APPROX_KL] < 0.5 * target_kl[0]:
-            factor = lr_factor
+            factor = lr_factor[0]
         for i in range(stats.shape[0]):
             sums[i] += stats[i] / count
         for i in range(norms.shape[0]):
             sums[stats.shape[0] + i] += norms[i] / count
-    rate[0] = wp.clamp(rate[0] * factor, lr_min, lr_max)
+    rate[0] = wp.clamp(rate[0] * factor, lr_min[0], lr_max[0])
     for i in range(skips.shape[0]):
         skips[i] += bad[0]
 
@@ -236,6 +236,7 @@ class FusedLoss:
         mean, value: (n, nu) and (n, 1), the outputs of the networks, written by the caller.
         grad_mean, grad_value: the gradients of the sum of losses by them, after a call.
         stats: (5,) the statistics of `loss.loss`.
+        numbers: name → (1,) a number of `cfg` that the kernels read.
     """
 
     def __init__(
@@ -261,8 +262,9 @@ class FusedLoss:
         self.ours = self.all = new(SUMS + nu)
         if group.size > 1:
             self.all = new(SUMS + nu)
-        numbers = (cfg.clip_coef, cfg.clip_value, cfg.ent_coef)
-        clip_coef, clip_value, ent_coef = (as_array(x, device) for x in numbers)
+        names = "clip_coef", "clip_value", "ent_coef"
+        self.numbers = {name: as_array(getattr(cfg, name), device) for name in names}
+        clip_coef, clip_value, ent_coef = self.numbers.values()
         record = partial(launch, device=device, record=True)
         self._prepare = record(prepare, 1, [log_std, min_std], [scale, offset])
         inputs = [self.mean, self.value, samples(batch), scale, offset, clip_coef, clip_value]
@@ -273,7 +275,7 @@ class FusedLoss:
         inputs = [self.ours, self.all, log_std, min_std, scale, offset, ent_coef, images]
         self._conclude = record(conclude, 1, inputs, [grad_log_std, self.stats, self.share])
         # A launch holds addresses alone: these references keep the tensors alive.
-        self._tensors = batch, log_std, grad_log_std, clip_coef, clip_value, ent_coef, images
+        self._tensors = batch, log_std, grad_log_std, images
 
     def __call__(self) -> None:
         """From `mean`, `value` and the minibatch to gradients and statistics. In place."""
@@ -285,11 +287,6 @@ class FusedLoss:
             self.all.copy_(self.ours)
             self.group.all_reduce(self.all)
         self._conclude.launch(stream)
-
-
-def as_array(number: Tensor | float, device: torch.device) -> Tensor:
-    """(1,) a number, or a view of a tensor () that may be written at any time."""
-    return torch.as_tensor(number, dtype=torch.float32, device=device).view(1)
 
 
 def samples(batch: Record) -> Any:

@@ -10,14 +10,14 @@ from torch import Tensor
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo.loss import STATS, loss
-from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss, adapt, as_array, limit_std
+from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss, adapt, limit_std
 from gpusim_rl.algorithms.ppo.samples import Minibatches, make_samples, sample_columns
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, row_bytes
 from gpusim_rl.core.states import Live, shared
-from gpusim_rl.core.streams import launch, torch_threads, warp_stream
+from gpusim_rl.core.streams import as_array, launch, torch_threads, warp_stream
 from gpusim_rl.core.symmetry import ViewMirrors
 from gpusim_rl.networks.distributions import Gaussian
 from gpusim_rl.networks.policy import ActorCritic, Memory
@@ -45,6 +45,7 @@ class PPO:
     Settings = Settings
     loss = staticmethod(loss)
     live = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl", "max_std")
+    live += ("lr_min", "lr_max", "lr_factor", "max_grad_norm")
     metrics = (
         Metric("policy_loss", "loss/policy", "policy loss"),
         Metric("value_loss", "loss/value", "value loss"),
@@ -75,7 +76,7 @@ class PPO:
         self.policy = policy = make_policy(spec, cfg)
         self.columns = rollout_columns(policy)
         check_memory(spec, cfg, self.columns, policy)
-        self.optimizer = FlatAdam(policy.groups(), cfg.learning_rate)
+        self.optimizer = FlatAdam(policy.groups(), cfg.learning_rate, cfg.max_grad_norm)
         self.rates = tuple(self.optimizer.rates.values())
         self.stats, self.skips = (torch.zeros(n, device=spec.device) for n in (len(STATS), 3))
         self.rng = spec.rng()
@@ -84,6 +85,8 @@ class PPO:
         self.loss_args = {"copies": self.minibatches.copies, "group": self.group}
         self.fused = self._make_fused_loss() if cfg.fused and policy.family is Gaussian else None
         self.losses = self.fused.stats if self.fused else self.stats[:-2].clone()
+        names = "target_kl", "lr_min", "lr_max", "lr_factor", "max_std"
+        self.numbers = {name: as_array(getattr(cfg, name), spec.device) for name in names}
         self._adapt = self._record_adapt()
         self._limit_std = self._record_limit_std()
         self._pack_samples = spec.capture(self.pack_samples)
@@ -104,10 +107,10 @@ class PPO:
 
     def _record_adapt(self) -> Any:
         """The launch that follows each minibatch's gradients."""
-        cfg, optimizer, device = self.cfg, self.optimizer, self.spec.device
-        self._target_kl = as_array(cfg.target_kl, device)
-        inputs = [self.losses, optimizer.norms, optimizer.bad.view(1), self._target_kl]
-        inputs += [cfg.lr_min, cfg.lr_max, cfg.lr_factor, float(self.minibatches.count)]
+        optimizer, device = self.optimizer, self.spec.device
+        target_kl, *rates, _ = self.numbers.values()
+        inputs = [self.losses, optimizer.norms, optimizer.bad.view(1), target_kl]
+        inputs += [*rates, float(self.minibatches.count)]
         rate = optimizer.rates["actor"].view(1)
         outputs = [rate, self.stats, self.skips[:BAD]]
         return launch(adapt, 1, inputs, outputs, device=device, record=True)
@@ -115,8 +118,7 @@ class PPO:
     def _record_limit_std(self) -> Any:
         """The launch that ends each update."""
         log_std, device = self.policy.log_std.detach(), self.spec.device
-        self._max_std = as_array(self.cfg.max_std, device)
-        inputs = [self._max_std, float(self.policy.min_std)]
+        inputs = [self.numbers["max_std"], float(self.policy.min_std)]
         return launch(limit_std, len(log_std), inputs, [log_std], device=device, record=True)
 
     def update(self, record: Record) -> None:
@@ -149,7 +151,7 @@ class PPO:
         """
         self.minibatches.take()
         self.gradients()
-        self.optimizer.clip(self.cfg.max_grad_norm, self.losses)
+        self.optimizer.clip(self.losses)
         self._adapt.launch(warp_stream(self.spec.device))
         self.optimizer.step()
 
@@ -200,6 +202,12 @@ class PPO:
         values = torch.cat([self.stats, numbers])
         self.skips[SKIPPED].zero_()
         return values
+
+    def write_numbers(self, names: set[str]) -> None:
+        """As `Learner` has it: of a changed `learning_rate`. In place."""
+        if "learning_rate" in names:
+            for rate in self.rates:
+                rate.fill_(self.cfg.learning_rate)
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""

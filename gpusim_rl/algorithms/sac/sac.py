@@ -52,7 +52,7 @@ class SAC:
 
     Settings = Settings
     demos: Demonstrations | None = None
-    live = ("gamma", "target_std", "tau")
+    live = ("gamma", "target_std", "tau", "max_grad_norm")
     metrics = (
         Metric("value", "loss/value_mean", "value of the policy's actions", ".2f", "value"),
         Metric("critic_loss", "loss/critic", "critic loss", ".2g", "critic loss"),
@@ -84,13 +84,15 @@ class SAC:
         no, nc, _ = spec.dims
         self.columns = dict(obs=vector(no), critic=vector(nc)) | policy.stored
         self.columns |= dict(reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
-        self.log_alpha = nn.Parameter(torch.tensor([math.log(cfg.alpha)], device=device))
-        self.critics = FlatAdam({"critic": [*policy.critic.parameters()]}, cfg.learning_rate)
+        self.log_alpha = nn.Parameter(torch.zeros(1, device=device))
+        critics = {"critic": [*policy.critic.parameters()]}
         actor = {"actor": [*policy.actor.net.parameters()], "temperature": [self.log_alpha]}
-        self.actor = FlatAdam(actor, cfg.learning_rate)
-        self.actor.rates["temperature"].fill_(cfg.alpha_rate)
+        self.critics, self.actor = (
+            FlatAdam(groups, cfg.learning_rate, cfg.max_grad_norm) for groups in (critics, actor)
+        )
         self.target = self.critics.target("critic", [*policy.target.parameters()])
         self.rates = self.critics.rates["critic"], *self.actor.rates.values()
+        self.write_numbers({"alpha", "alpha_rate"})
         self.rng = spec.rng()
         self.count, self.updates = (
             torch.zeros((), dtype=torch.int64, device=device) for _ in range(2)
@@ -247,7 +249,7 @@ class SAC:
             self.group.all_reduce(self.loss)
             # a loss that is no number is skipped by the kernels that clip
             finite = torch.where(self.warm(), self.loss, torch.nan)
-            optimizer.clip(self.cfg.max_grad_norm, finite)
+            optimizer.clip(finite)
         optimizer.step()
 
     def warm(self) -> Tensor:
@@ -264,6 +266,17 @@ class SAC:
         values = torch.stack([*(means / updates), sums[SKIPPED], *now, stored, self.bad])
         sums.zero_()
         return values
+
+    def write_numbers(self, names: set[str]) -> None:
+        """As `Learner` has it: of changed rates, or of a changed `alpha`. In place."""
+        critic, actor, temperature = self.rates
+        if "learning_rate" in names:
+            critic.fill_(self.cfg.learning_rate)
+            actor.fill_(self.cfg.learning_rate)
+        if "alpha_rate" in names:
+            temperature.fill_(self.cfg.alpha_rate)
+        if "alpha" in names:
+            self.log_alpha.data.fill_(math.log(self.cfg.alpha))
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""

@@ -105,7 +105,7 @@ class AMP:
         loss = of_shown + ((fake + 1).square() * valid).sum() / count
         self.optimizer.write(torch.autograd.grad(loss, list(self.optimizer.gradients)))
         group.all_reduce(self.optimizer.grads)
-        self.optimizer.clip(1.0, loss.detach()[None])
+        self.optimizer.clip(loss.detach()[None])
         self.optimizer.step()
         self.values[1].copy_(real.detach().mean())
         self.values[2].copy_(group.all_reduce((fake.detach() * valid).sum()) / count)

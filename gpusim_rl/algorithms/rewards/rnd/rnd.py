@@ -70,7 +70,7 @@ class RND:
         loss = self.errors(record).sum() / count
         self.optimizer.write(torch.autograd.grad(loss, list(self.optimizer.gradients)))
         self.spec.group.all_reduce(self.optimizer.grads)
-        self.optimizer.clip(1.0, loss.detach()[None])
+        self.optimizer.clip(loss.detach()[None])
         self.optimizer.step()
 
     def measures(self) -> Tensor:

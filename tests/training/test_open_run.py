@@ -1,0 +1,211 @@
+"""Numbers that `resume=` changes: each acts, or is refused, as docs/determinism.md says."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.build.learners import load_learner
+from gpusim_rl.config import compose, numbers, resume
+from gpusim_rl.config.trees import flatten
+from gpusim_rl.runs.run import Run
+from gpusim_rl.training.trainer import Trainer
+from tests import graphs
+from tests.command_lines import TINY
+from tests.worlds import ROOT, check_words, differing
+
+NAMES = {"ppo": "PPO", "sac": "SAC", "distill": "distillation"}  # in the table
+SHAPE = ("task=cartpole", "iterations=2", "log=none")
+WORDS = {
+    "ppo": (),
+    "sac": ("algo=sac", "algo.warmup=16", "algo.batch_size=32", "algo.replay=32"),
+    "distill": ("algo=distill", "teacher=ppo", "algo.num_minibatches=2"),
+}
+SIMS = {
+    "eager": (*TINY, "graph=off"),
+    "captured": (*(x for x in TINY if not x.startswith("sim")), "sim=warp", "graph=parts"),
+}
+MOVING = ("learning_rate", "alpha", "share")  # what learning itself changes
+# other values than those of the runs
+LOOP = {"threads": 2, "num_steps": 8, "iterations": 5, "rollbacks": 2, "stop_at": 0.9}
+LOOP |= {"eval_every": 7, "episodes": 3, "save_every": 3, "log_every": 2, "film_every": 50}
+LOOP |= {"cluster.actors": 3, "cluster.max_lag": 2}
+TASK = {"task.weights.upright": 0.7, "task.noise.pole_angle": 0.3}
+ALL = {"learning_rate": 2e-4, "max_grad_norm": 0.3}
+PARTS = {"update_epochs": 3, "num_minibatches": 4}
+ALGO: dict[str, dict[str, Any]] = {
+    "ppo": ALL | PARTS | {"gamma": 0.9, "lr_min": 2e-5, "lr_max": 3e-3, "lr_factor": 1.3}
+    | {"target_kl": 0.03, "max_std": 0.4, "gae_lambda": 0.9, "clip_coef": 0.1, "clip_value": 0.5}
+    | {"ent_coef": 0.01},
+    "sac": ALL | {"gamma": 0.9, "alpha": 0.03, "alpha_rate": 1e-3, "target_std": 0.3, "tau": 0.1}
+    | {"bound": 1.5, "warmup": 32, "updates": 1, "policy_delay": 1, "batch_size": 64, "window": 2},
+    "distill": ALL | PARTS | {"share": 0.8, "share_iterations": 7, "lr_decay": 0.9},
+}  # fmt: skip
+
+
+def read_back(kind: str, key: str, iteration: Iteration, plain: dict[str, Any]) -> list[Any]:
+    """What a changed number is now: the tensors that kernels read, or else what is read of it."""
+    learner: Any = iteration.learner
+    section, _, name = key.partition(".")
+    if section == "task":
+        return [iteration.env.scheduled_number(key).flatten()[0]]
+    if section != "algo":
+        held = {"threads": iteration.spec.threads, "num_steps": iteration.spec.num_steps}
+        return [held.get(key, flatten(plain).get(key))]
+    if kind == "sac":
+        critic, actor, temperature = learner.rates
+        places = {"learning_rate": [critic, actor], "alpha_rate": [temperature]}
+        places |= {"alpha": [learner.log_alpha.detach().exp()], "target_std": [learner.target_std]}
+        places |= {"max_grad_norm": [learner.critics.max_norm, learner.actor.max_norm]}
+        places |= {"bound": [learner.policy.bound, learner.policy.actor.net.bound]}
+        return places.get(name, [getattr(learner.cfg, name)])
+    places = {"learning_rate": list(learner.rates), "max_grad_norm": [learner.optimizer.max_norm]}
+    if kind == "distill":
+        left = 1 - iteration.iterations / ALGO[kind]["share_iterations"]
+        return (places | {"share": [learner.share / left]}).get(name, [getattr(learner.cfg, name)])
+    kernels = learner.numbers | learner.fused.numbers
+    return places.get(name, [kernels.get(name, getattr(learner.cfg, name))])
+
+
+def trained(kind: str, words: tuple[str, ...] = TINY) -> None:
+    """A run `kind` of two iterations in the working directory; of distillation its teacher, too."""
+    if kind == "distill":
+        trained("ppo", words)
+    Trainer(check_words(*SHAPE, *words, *WORDS[kind], f"run_dir={kind}")).train()
+
+
+def resumed(kind: str, changed: dict[str, Any]) -> Trainer:
+    """The training that goes on with other values of some keys."""
+    return Trainer(check_words(f"resume={kind}", *(f"{key}={x}" for key, x in changed.items())))
+
+
+def changes(kind: str) -> dict[str, Any]:
+    """Key → another value, of each key that acts."""
+    return LOOP | TASK | {f"algo.{name}": x for name, x in ALGO[kind].items()}
+
+
+@pytest.mark.parametrize("how", SIMS)
+@pytest.mark.parametrize("kind", NAMES)
+def test_what_is_changed_is_used(tmp_path, monkeypatch, kind, how):
+    """Each number that resume= changes is what the kernels read, and still is when the iterations
+    are replayed. But for these, learned tensors are those of the checkpoint."""
+    monkeypatch.chdir(tmp_path)
+    trained(kind, SIMS[how])
+    trainer, changed = resumed(kind, changes(kind)), changes(kind)
+    iteration = trainer.loop.iteration
+    for key, value in changed.items():
+        for now in read_back(kind, key, iteration, trainer.cfg.plain):
+            assert float(now) == pytest.approx(value, rel=1e-6), key
+    for _ in range(graphs.CALLS):
+        iteration.iteration()
+    assert how == "eager" or graphs.replays(iteration)
+    for key in changed.keys() - {f"algo.{name}" for name in MOVING}:
+        for now in read_back(kind, key, iteration, trainer.cfg.plain):
+            assert float(now) == pytest.approx(changed[key], rel=1e-6), key
+    trainer.close()
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_live_numbers_are_read(tmp_path, monkeypatch, kind):
+    """What a population or a curriculum writes while it learns is what the kernels read."""
+    monkeypatch.chdir(tmp_path)
+    if kind == "distill":
+        trained("ppo")
+    cfg = check_words(*SHAPE, *TINY, *WORDS[kind])
+    keys = [f"algo.{name}" for name in load_learner(cfg)[0].live if name not in MOVING]
+    iteration = make_iteration(cfg, live=keys)
+    for key in keys:
+        iteration.numbers[key].mul_(0.5)
+        for now in read_back(kind, key, iteration, cfg.plain):
+            assert float(now) == iteration.numbers[key].item(), key
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_what_is_not_changed_goes_on(tmp_path, monkeypatch, kind):
+    """With another number changed, every learned tensor is that of the checkpoint, bit for bit,
+    also a rate that has moved from the one of the configuration."""
+    monkeypatch.chdir(tmp_path)
+    trained(kind)
+    state, _, _ = Run(Path(kind)).checkpoints.restore(print)
+    trainer = resumed(kind, {"iterations": 3, "algo.max_grad_norm": 0.4})
+    learner, state = trainer.loop.iteration.learner, dict(state)
+    live = {name: x.tensor.detach() for name, x in learner.tensors().items()}
+    assert differing(live, {name: state[name] for name in live}) == []
+    first = learner.log_alpha.exp() if kind == "sac" else learner.rates[0]
+    assert first != (learner.cfg.alpha if kind == "sac" else learner.cfg.learning_rate)
+    trainer.close()
+
+
+def test_a_roll_back_halves_the_new_rate(tmp_path, monkeypatch):
+    """A training that goes back to a checkpoint of before the change has half of the new rate, and
+    none of those roll-backs lower it that came before the change."""
+    monkeypatch.chdir(tmp_path)
+    trained("ppo")
+    Run(Path("ppo")).json("rollbacks.json", 2)
+    trainer = resumed("ppo", {"iterations": 9, "algo.learning_rate": 2e-4})
+    loop, rate = trainer.loop, trainer.loop.iteration.learner.rates[1]
+    assert rate.item() == pytest.approx(2e-4)
+    loop.iteration.iteration()
+    loop.roll_back(3, loop.iteration.env.worst_step.worst())
+    assert rate.item() == pytest.approx(1e-4) and loop.rollbacks == 3
+    loop.save()
+    loop.checkpoint_writer.wait()
+    state, metadata, _ = Run(Path("ppo")).checkpoints.restore(print)
+    assert state["ppo/critic_rate"] == rate and metadata["rollbacks"] == "3"
+    trainer.close()
+
+
+def test_a_learner_that_writes_no_rates(tmp_path, monkeypatch):
+    """Another learning rate is refused in one line, and other numbers are not."""
+    monkeypatch.chdir(tmp_path)
+    trained("ppo")
+    monkeypatch.delattr(PPO, "write_numbers")
+    line = "algo.learning_rate 0.002 → 0.0002: PPO has no method write_numbers"
+    with pytest.raises(ValueError, match=line):
+        resumed("ppo", {"algo.learning_rate": 2e-4})
+    resumed("ppo", {"algo.ent_coef": 0.02}).close()
+
+
+def table(kind: str) -> dict[str, str]:
+    """Key or `section.*` → what docs/determinism.md says of it for a learner."""
+    text = (ROOT / "docs" / "determinism.md").read_text()
+    rows = re.findall(r"^\| (`.*) \| (.*) \| ((?:acts|refused).*) \|$", text, re.MULTILINE)
+    ours = [row for row in rows if row[1] == "any" or NAMES[kind] in row[1].split(", ")]
+    return {key: end for keys, _, end in ours for key in re.findall("`(.*?)`", keys)}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_the_table(kind):
+    """Every key of --help numbers is in the table of the docs, which says what the code does."""
+    said = table(kind)
+    cfg = compose.compose_plain("config", ["task=cartpole", f"algo={kind}"])
+    acting = set()
+    for line in numbers.lines("config", cfg)[1:]:
+        key = line.split()[0]
+        below = [x for x in said if x == key or (x.endswith("*") and key.startswith(x[:-1]))]
+        end = said[max(below, key=len)]
+        # train.py takes jobs= with -m alone
+        assert end.startswith("refused") == (resume.is_fixed(key) or key == "jobs"), key
+        acting |= {key} if end == "acts" else set()
+    sections = "sim.", "task.weights.", "task.noise."
+    tried = {key for key in changes(kind) if not key.startswith(sections)}
+    assert {key for key in acting if not key.startswith(sections)} == tried
+    assert not [key for key in said if not key.endswith("*") and key not in flatten(cfg)]
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_what_is_refused(tmp_path, monkeypatch, kind):
+    """One line names all of the keys that resume= cannot change."""
+    monkeypatch.chdir(tmp_path)
+    trained(kind)
+    fixed = {"seed": 7, "num_envs": 32, "task.sigma": 0.9, "task.dt": 0.04, "algo.hidden": [8]}
+    fixed |= {"cloning.epochs": 3, "cloning.count": 5, "cloning.std": 0.2}
+    fixed |= {"algo.replay": 64} if kind == "sac" else {"algo.std": 0.3, "algo.min_std": 0.01}
+    with pytest.raises(ValueError) as refusal:
+        resumed(kind, fixed)
+    assert str(refusal.value).count("\n") == 0
+    assert not [key for key in fixed if f"{key} " not in str(refusal.value)]
