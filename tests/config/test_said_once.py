@@ -42,7 +42,9 @@ def configured() -> set[tuple[str, Any]]:
     benches = [(name, []) for name in ("bench", "bench_time", "bench_profile")]
     trees = [build(*line) for line in (*lines, ("play", ["robot=go1"]), *benches)]
     pairs = {(key, value) for tree in trees for key, value in leaves(tree).items()}
-    return {(key.rpartition(".")[2], x) for key, x in pairs if not key.startswith("hydra.")}
+    # the device of actors is another thing than that of tensors, whose default is a CPU, too
+    others = ("hydra.", "cluster.device")
+    return {(key.rpartition(".")[2], x) for key, x in pairs if not key.startswith(others)}
 
 
 def defaults(module: Any) -> Iterator[tuple[str, str, Any]]:

@@ -113,8 +113,8 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
     if against:
         newest = sources[-1]
         labels = {"robot": Path(newest.file).stem, "policy": newest.digest[:SHORT]}
-        found = drift.compare(estimates | beyond, against, robot)
-        tell_drift(*found, values["metrics"], labels)
+        comparisons = drift.compare(estimates | beyond, against, robot)
+        tell_drift(*comparisons, values["metrics"], labels)
 
 
 def ranges_file(files: list[str], values: dict[str, str]) -> Path | None:
