@@ -202,7 +202,7 @@ class Tracer(TorchDispatchMode):
         """The numbers of an index, which stand in the code."""
         expressions = dict(self.lines)
         for name in cells.names.ravel():
-            whole = ENTRY.fullmatch(expressions.get(name, name))
+            whole = ENTRY.fullmatch(expressions.get(str(name), ""))
             if not whole and any(load.startswith("c") for load in self.loads([name])):
                 raise UnknownOperator("an index made of numbers that may change")
         self.indices.append((x, x._version))
