@@ -60,7 +60,7 @@ def test_it_measures_every_level(tmp_path, sim):
     # the parts are timed one after the other inside the iteration, so they nearly fill it
     whole = [1e3 * report["steps"] / rate / iterations for rate in rates["training"]["all"]]
     for i, ms in enumerate(whole):
-        assert 0.5 * ms < sum(parts[part]["all"][i] for part in PARTS) <= ms
+        assert 0.7 * ms < sum(parts[part]["all"][i] for part in PARTS) <= ms
         learning = sum(parts[part]["all"][i] for part in ("returns", "minibatches", "normalizers"))
         assert learning <= parts["update"]["all"][i] <= ms
     assert report["an_iteration"]["operators"] > 100 and report["memory"]["host"] > 1e8
