@@ -17,7 +17,7 @@ import warp as wp
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gpusim_rl.core.fuse.trace import Tracer
+from gpusim_rl.core.fuse.trace import FunctionRun
 from gpusim_rl.core.streams import launch
 from gpusim_rl.networks.encoders import LAYERS
 
@@ -129,7 +129,7 @@ def runs_kernels(x: Tensor) -> bool:
 
     They do not where operators are followed, since no operator shows what a kernel does.
     """
-    if not x.is_cuda or Tracer.running:
+    if not x.is_cuda or FunctionRun.running:
         return False
     mixed = torch.is_autocast_enabled(x.device.type)
     return x.dtype == torch.float32 and not mixed and not x.requires_grad

@@ -1,20 +1,19 @@
 """A second run of a function, on other rows: what Python made of the first ones shows there."""
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gpusim_rl.core.dependencies import source_line
-from gpusim_rl.core.fuse.trace import ROWS, Step, Tracer, UnknownOperator
+from gpusim_rl.core.fuse.trace import ROWS, FunctionRun, Step, UnknownOperator
 
 HERE = str(Path(__file__).parent)
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
 
 
-class SecondRun(TorchDispatchMode):
+class SecondRun(FunctionRun):
     """Runs a function again, and raises UnknownOperator where it differs from the first run.
 
     The code of a kernel holds numbers, indices and tensors of Python as they were. If a run on
@@ -36,18 +35,6 @@ class SecondRun(TorchDispatchMode):
         self.one_sided: list[str] = []
         self._alive: list[Tensor] = list(rows)  # so that no id is used again
         self._made = {id(x) for x in rows}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return Tracer._should_skip_dynamo()
-
-    def __enter__(self) -> Self:
-        Tracer.running = True
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        Tracer.running = False
-        super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compare an operator and its arguments with those of the first run, and run it."""

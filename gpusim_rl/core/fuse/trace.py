@@ -92,7 +92,29 @@ class Flat(Cells):
         return self.names.ndim
 
 
-class Tracer(TorchDispatchMode):
+class FunctionRun(TorchDispatchMode):
+    """A run of a function whose operators are followed.
+
+    Attributes:
+        running: whether any such run goes on. Kernels of Warp are no operators: use none then.
+    """
+
+    running: ClassVar[bool] = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler, which takes two seconds
+
+    def __enter__(self) -> Self:
+        FunctionRun.running = True
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        FunctionRun.running = False
+        super().__exit__(*error)
+
+
+class Tracer(FunctionRun):
     """Runs operators, and writes down what they compute for one world.
 
     Args:
@@ -105,10 +127,7 @@ class Tracer(TorchDispatchMode):
         steps: the operators so far.
         places: names of numbers that look up entries of a table.
         indices: tensors that pick columns, with their versions: what they hold stands in the code.
-        running: whether any tracer runs now. Kernels of Warp are no operators: use none then.
     """
-
-    running: ClassVar[bool] = False
 
     def __init__(self, operators: dict[str, Callable[..., Any]], device: torch.device):
         super().__init__()
@@ -122,18 +141,6 @@ class Tracer(TorchDispatchMode):
         self._names: dict[tuple[str, str], str] = {}
         self._cells: dict[int, Cells] = {}
         self._alive: list[Tensor] = []  # so that no id is used again
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports its compiler, which takes two seconds
-
-    def __enter__(self) -> Self:
-        Tracer.running = True
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        Tracer.running = False
-        super().__exit__(*error)
 
     # -- names -------------------------------------------------------------------------------------
 
