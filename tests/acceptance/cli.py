@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import io
 import json
+import logging
 import random
 import re
 import resource
@@ -464,6 +465,18 @@ def leave_empty(learner: Any, cfg: Any, run: Path, path: Path | None = None) -> 
     return 0.0
 
 
+@contextlib.contextmanager
+def same_logging() -> Iterator[None]:
+    """The root logger is afterwards as it was: Hydra's --info lets every library log."""
+    logger = logging.getLogger()
+    level, handlers = logger.level, logger.handlers[:]
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
 def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
     """(exit status, stdout, stderr) of a line in this process; status None: it took too long.
     Nothing is exported or drawn."""
@@ -487,6 +500,7 @@ def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
             stack.enter_context(contextlib.chdir(here))
+            stack.enter_context(same_logging())
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("always")
             runpy.run_path(str(ROOT / line.script), run_name="__main__")
