@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.drive import drive
 from gpusim_rl.gate.judge import ENDURANCE, changed, settings_for, succeeded
@@ -22,6 +23,7 @@ Array = np.ndarray
 Report = dict[str, Any]
 BETS = np.array([0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9])  # shares of the wealth
 ROUND = 1 << 32  # times the round is added to the seed, so that none is a seed of the gate
+GRID = np.linspace(-0.999, 0.999, 1999)  # differences of two shares
 LINES = 20  # robots on which one alone failed, that are printed
 CELLS = ("both", "only_a", "only_b", "neither")  # of a pair: who succeeds
 
@@ -34,14 +36,11 @@ class Evidence:
     """
 
     def __init__(self, margin: float):
-        self.margin, self.counts, self.wealth = margin, np.zeros(4, int), np.zeros(len(BETS))
+        self.margin, self.counts = margin, np.zeros(4, int)
 
     def add(self, cells: Array) -> None:
         """Add pairs (n,), each the index of its entry in CELLS. They are whole rounds."""
         self.counts += np.bincount(cells, minlength=4)
-        difference = (cells == 2).astype(float) - (cells == 1)
-        gain = (difference + self.margin) / (1 + self.margin)
-        self.wealth += np.log1p(BETS[:, None] * gain).sum(1)
 
     def differs(self) -> float:
         """The logarithm of the e-value against "who succeeds alone is a fair coin".
@@ -59,8 +58,18 @@ class Evidence:
         (Waudby-Smith, Ramdas, arXiv:2010.09686). Scenarios may differ in their means, as each
         round has all of them equally often: a product is at most the power of its factors' mean.
         """
-        top = float(self.wealth.max())
-        return top + math.log(np.exp(self.wealth - top).mean())
+        return float(log_wealth(self.counts, np.array(-self.margin)))
+
+    def interval(self, error: float) -> tuple[float, float]:
+        """What b succeeds more often than a: the differences that no bet has refuted.
+
+        It holds after all rounds at once, with probability 1 - error.
+        """
+        both, x, y, neither = self.counts
+        needed, swapped = math.log(2 / error), np.array([both, y, x, neither])
+        above, below = log_wealth(self.counts, GRID), log_wealth(swapped, -GRID)
+        left = GRID[(above < needed) & (below < needed)]
+        return float(left[0]), float(left[-1])
 
     def verdict(self, error: float) -> str:
         """What is proved of b: better, worse, not_worse or undecided."""
@@ -138,12 +147,13 @@ def check_same(a: Robot, b: Robot, titles: Sequence[str]) -> None:
 
 
 def scenarios(robot: Robot, settings: Settings) -> list[str]:
-    """The scenarios that are compared: those that are judged, without the endurance."""
-    left_out = {ENDURANCE, *settings["reported"], *lacks(robot, settings["sim"])}
-    names = [name for name in SCENARIOS if name not in left_out]
-    if not names:
-        raise ValueError("gate.reported leaves nothing to compare")
-    return names
+    """The scenarios that are compared: those that are judged by default, without the endurance.
+
+    A verdict may leave some out by `gate.reported`. A comparison would then miss what they show.
+    """
+    reported = compose_plain("play", ["mode=gate"])["gate"]["reported"]
+    left_out = {ENDURANCE, *reported, *lacks(robot, settings["sim"])}
+    return [name for name in SCENARIOS if name not in left_out]
 
 
 # Why: docs/decisions/0095-pairs-are-driven-by-scenario.md
@@ -192,6 +202,7 @@ def summary(
         "pairs": (total := sum(counts.values())),
         "robot_seconds": 2 * total * how["seconds"],
         **counts,
+        "difference": [*evidence.interval(how["error"])],
         "log_e": {"differs": evidence.differs(), "not_worse": evidence.not_worse()},
         "scenarios": {x: dict(zip(CELLS, of.tolist(), strict=True)) for x, of in table.items()},
         "alone": alone,
@@ -216,11 +227,20 @@ def figures(evidence: Evidence, titles: Sequence[str], how: Settings) -> str:
     n = int(evidence.counts.sum())
     values = (evidence.differs(), evidence.not_worse())
     differs, not_worse = (f"{math.exp(min(value, 700.0)):.3g}" for value in values)
+    low, high = evidence.interval(how["error"])
     return (
         f"{n} pairs in {2 * n * how['seconds']} robot-seconds, success {(both + x) / n:.3f} and "
-        f"{(both + y) / n:.3f}, alone failed {titles[0]} {y} and {titles[1]} {x}; "
+        f"{(both + y) / n:.3f}, a difference of {low:+.3f} to {high:+.3f} "
+        f"({1 - how['error']:.0%}), alone failed {titles[0]} {y} and {titles[1]} {x}; "
         f"e-values: differs {differs}, not worse {not_worse}, {1 / how['error']:g} is a proof"
     )
+
+
+def log_wealth(counts: Array, difference: Array) -> Array:
+    """The logarithm of the e-values of counts of CELLS, against each difference or a lower one."""
+    gains = (np.array([0, -1, 1, 0]) - difference[..., None]) / (1 + abs(difference[..., None]))
+    wealth = np.log1p(BETS[:, None, None] * np.atleast_2d(gains)) @ counts  # (bets, differences)
+    return np.reshape(np.logaddexp.reduce(wealth) - math.log(len(BETS)), difference.shape)
 
 
 def log_beta(a: float, b: float) -> float:

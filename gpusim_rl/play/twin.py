@@ -19,6 +19,7 @@ from gpusim_rl.core.provenance import cores_available
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.deploy.onboard.log import Recording
 from gpusim_rl.deploy.onboard.verdict import digest
+from gpusim_rl.deploy.rest_measurements import NOSLIP
 from gpusim_rl.play.player import open_onnx
 from gpusim_rl.play.rollouts import engine_errors
 from gpusim_rl.sim.native import Native
@@ -76,6 +77,7 @@ class Twins:
 
     def __init__(self, policy: Any, model: mujoco.MjModel, noise: dict[str, float]):
         self.policy, self.model, self.noise = policy, model, noise
+        model.opt.noslip_iterations = NOSLIP
         self.sim = Native(model, TWINS, threads=cores_available())
         self.rng, self.base = np.random.default_rng(0), free_base(model)
         self.substeps = round(policy.dt / model.opt.timestep)

@@ -3,35 +3,53 @@
     python -m tests.acceptance.identify hang [robots=20] [first=0]
     python -m tests.acceptance.identify walk [robots=20] [first=0]
     python -m tests.acceptance.identify train [robots=5] [first=0]
+    python -m tests.acceptance.identify intervals [robots=5] [first=0]
     python -m tests.acceptance.identify drift [robots=20] [first=0]
+    python -m tests.acceptance.identify drift-by-walk [robots=20] [first=0]
 
 `hang` prints how far off kp, armature and dry friction (shares), and the delay [s], are after 60 s.
 `walk` prints the root mean squares of errors after 20 s, alone and after hanging. Both tell how
 many ranges hold the truth. `train` trains the quadruped with and without each robot's ranges, and
-judges both policies on that robot. `drift` compares walks of 20 s with what recipe=robot draws. It
-prints how many quantities that lie outside are told, and how many that lie inside are said to.
+judges both policies on that robot.
+
+The last three log robots by a loop of their own. `intervals` counts how many ranges hold the truth
+after 60 s of hanging and 20 s of walking; each second robot has joints that differ by 5 %. `drift`
+compares logs of 20 s with what recipe=robot draws: of robots inside all of it, and of robots of
+which one number lies beyond it by a third to once its width. `drift-by-walk` has no log of hanging.
 """
 
+import contextlib
+import functools
+import io
 import json
+import re
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import mujoco
 import numpy as np
 
 from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.deploy.onboard.log import Log
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.drive import drive
 from gpusim_rl.gate.judge import succeeded
 from gpusim_rl.gate.robot import make_robot
 from gpusim_rl.gate.scenarios import Plan
 from gpusim_rl.tools.identify import drift, hang, main, simulated, walk
+from gpusim_rl.tools.identify.estimates import Estimate
 from tests.command_lines import succeed
+from tests.simulated_robot import Simulated
 from tests.worlds import ROOT
 
 DEMO = ROOT / "gpusim_rl" / "demo" / "quadruped.onnx"
 SCENARIOS = ("normal", "pushes", "commands", "sensors")
+SPREAD = 0.05  # of the joints' factors
+LOWEST = {"friction": 0.1, "payload": -0.5, "delay": 0.0, "kp": 0.5, "kd": 0.5}  # that may be drawn
 QUICK = ("log=none", "report=false", "episodes=16", "device=cpu", "sim.threads=1", "threads=1")
 
 
@@ -91,35 +109,205 @@ def training(seeds: range) -> None:
             print(f"robot {seed}, {run}: success {success:.3f}, falls {falls:.3f}", flush=True)
 
 
-def drifting(seeds: range) -> None:
-    """Robots that walk for 20 s, each told by the same simulated ones."""
-    policy = Policy(DEMO)
+class Robot(Simulated):
+    """A simulated robot with numbers of its own, stepped by nothing that identification uses.
+
+    Args:
+        numbers: of `walk.DRAWS`; those that are missing are the model's.
+        seed: of the errors of its readings, each up to a share of 0 to 1 of those of the gate.
+        spread: standard deviation of what the joints' factors differ by.
+    """
+
+    def __init__(self, policy: Policy, numbers: dict[str, float], seed: int, spread: float = 0.0):
+        super().__init__(policy)
+        self.bias: dict[str, Any] = {}
+        self.rng, timestep = np.random.default_rng([seed, 7]), self.model.opt.timestep
+        self.late = timestep * np.ceil(numbers.get("delay", 0.0) / timestep)
+        settings: Any = compose_plain("play", ["mode=gate"])["gate"]
+        units = {
+            x["name"]: x["units"][0] for x in policy.about["inputs"] if x["name"] in policy.needs
+        }
+        for kind, errors in {"noise": self.noise, "bias": self.bias}.items():
+            share = self.rng.uniform(0, 1)
+            errors |= {name: share * settings[kind][unit] for name, unit in units.items()}
+        self.bias = {
+            name: self.rng.uniform(-x, x, policy.needs[name]) for name, x in self.bias.items()
+        }
+        m, base = self.model, make_robot(policy).base
+        if "friction" in numbers:
+            m.geom_friction[:, 0] = numbers["friction"]
+        m.body_mass[base] += numbers.get("payload", 0.0) * m.body_mass.sum()
+        self.factors = scale_joints(m, numbers, self.rng, spread)
+        mujoco.mj_setConst(m, mujoco.MjData(m))
+        self.kp = m.actuator_gainprm[:, 0].copy()
+        self.sent = [(-np.inf, np.array(policy.outputs["safe_pose"], float))]
+
+    def read(self) -> dict[str, np.ndarray]:
+        """The readings with their errors."""
+        return {name: x + self.bias[name] for name, x in super().read().items()}
+
+    def send(self, targets: np.ndarray, gain: float = 1.0) -> None:
+        """Step the physics for one control period; each timestep has the newest target in time."""
+        self.sent.append((self.data.time, targets))
+        for _ in range(self.substeps):
+            due = self.data.time - self.late + 1e-9
+            while len(self.sent) > 1 and self.sent[1][0] <= due:
+                del self.sent[0]
+            self.data.ctrl[:] = self.sent[0][1]
+            mujoco.mj_step(self.model, self.data)
+        self.lowest = min(self.lowest, float(self.data.xmat[1].reshape(3, 3)[2, 2]))
+
+
+def scale_joints(
+    m: mujoco.MjModel, numbers: dict[str, float], rng: np.random.Generator, spread: float
+) -> dict[str, float]:
+    """Scale the joints of a model, each by its own factor about the number; returns their means."""
+    means = {}
+    for name in ("kp", "kd", "armature", "joint_friction"):
+        factors = numbers.get(name, 1.0) * (1 + spread * rng.normal(size=m.nu))
+        dofs = m.jnt_dofadr[m.actuator_trnid[:, 0]]
+        if name == "kp":
+            m.actuator_gainprm[:, 0] *= factors
+            m.actuator_biasprm[:, 1] *= factors
+        elif name == "kd":
+            m.actuator_biasprm[:, 2] *= factors
+        else:
+            field = {"armature": m.dof_armature, "joint_friction": m.dof_frictionloss}[name]
+            field[dofs] *= factors
+        means[name] = float(factors.mean())
+    return means
+
+
+def write_walk(path: Path, policy: Policy, robot: Robot, command: np.ndarray) -> bool:
+    """The log of a robot that walks, and whether it stood."""
+    log = Log(path, policy)
+    policy.reset()
+    for t, velocities in enumerate(command):
+        if robot.fell:
+            break
+        readings = robot.read()
+        targets = policy.act(dict(readings), velocities)
+        log(simulated.step(t * policy.dt, readings, velocities, targets))
+        robot.send(targets)
+    log.close()
+    return not robot.fell
+
+
+def write_hang(path: Path, policy: Policy, robot: Robot, seconds: float, seed: int) -> None:
+    """The log of a robot whose base is held, with the joints of another."""
+    m = hang.hung_model(policy.mjcf)
+    for field in ("actuator_gainprm", "actuator_biasprm"):
+        getattr(m, field)[:] = getattr(robot.model, field)
+    first = robot.model.nv - m.nv
+    for field in ("dof_armature", "dof_frictionloss"):
+        getattr(m, field)[:] = getattr(robot.model, field)[first:]
+    data, joints = mujoco.MjData(m), m.actuator_trnid[:, 0]
+    places, dofs = m.jnt_qposadr[joints], m.jnt_dofadr[joints]
+    targets = hang.excitation(robot.sent[0][1], policy.dt, seconds, seed=seed)
+    data.qpos[places] = targets[0]
+    log, sent = Log(path, policy), [(-np.inf, targets[0])]
+    for t, row in enumerate(targets):
+        angles = data.qpos[places] + robot.rng.normal(0, hang.NOISE["angles"], m.nu)
+        speeds = data.qvel[dofs] + robot.rng.normal(0, hang.NOISE["speeds"], m.nu)
+        readings = {"joint_pos": angles, "joint_vel": speeds}
+        log(simulated.step(t * policy.dt, readings, None, row))
+        sent.append((data.time, row))
+        for _ in range(robot.substeps):
+            while len(sent) > 1 and sent[1][0] <= data.time - robot.late + 1e-9:
+                del sent[0]
+            data.ctrl[:] = sent[0][1]
+            mujoco.mj_step(m, data)
+    log.close()
+
+
+def write_logs(folder: Path, policy: Policy, robot: Robot, seed: int, seconds: float) -> list[Path]:
+    """The logs of a robot: it hangs for a time, unless that is 0, and walks for 20 s."""
     settings: Any = compose_plain("play", ["mode=gate"])["gate"]
-    command, walks = simulated.commands(policy, settings, 20.0), walk.walks
-    shared = walks(policy, command, settings, walk.DRAWS, walk.ROBOTS, 0)
-    names, robot = [*walk.QUANTITIES], make_robot(policy)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config.yaml"
-        file.write_text(json.dumps(compose_plain("config", ["task=quadruped", "recipe=robot"])))
-        trained = drift.trained_ranges(file, names, robot)
-    told: dict[tuple[str, bool], list[bool]] = {}
+    logs = [folder / f"hang{seed}.mcap"] if seconds else []
+    for log in logs:
+        write_hang(log, policy, robot, seconds, seed)
+    logs += [folder / f"walk{seed}.mcap"]
+    if not write_walk(logs[-1], policy, robot, simulated.commands(policy, settings, 20.0)):
+        print(f"robot {seed} fell")
+    return logs
+
+
+def intervals(seeds: range) -> None:
+    """Hidden robots, every second one with joints that differ: do the intervals hold the truth?"""
+    policy, folder = Policy(DEMO), Path(tempfile.mkdtemp())
+    held, widths = list[bool](), dict[str, list[float]]()
     for seed in seeds:
-        truth = simulated.draw(seed)
-        ends = {name: (x, x) for name, x in truth.items()}
-        walk.walks = walks
-        _, _, readings = walk.walks(policy, command, settings, ends, 1, seed)
-        walk.walks = lambda *_: shared
-        readings = {name: x[:, 0] for name, x in readings.items()}
-        arrays = readings, readings.pop("targets"), command
-        how: dict[str, Any] = {"joints": {}, "trained": trained, "robots": walk.ROBOTS, "seed": 0}
-        estimates, _ = walk.identify(policy, *arrays, settings, **how)
-        for name, (low, high) in trained.items():
-            one = drift.Comparison(name, estimates[name], (low, high))
-            told.setdefault((name, low <= truth[name] <= high), []).append(one.drifted)
-            print(seed, f"{truth[name]:.3f}", one.line() if one.drifted else f"{name} stays")
-    for (name, inside), values in sorted(told.items()):
-        where = "inside" if inside else "outside"
-        print(f"{name} {where}: {sum(values)} of {len(values)} are said to have left")
+        numbers, spread = simulated.draw(seed), SPREAD * (seed % 2)
+        robot = Robot(policy, numbers, seed, spread)
+        logs = write_logs(folder, policy, robot, seed, 60.0)
+        estimates = run_identify(*logs, out=folder / f"robot{seed}.yaml")[0]
+        for name, truth in (numbers | robot.factors | {"delay": robot.late}).items():
+            low, high = estimates[name].range
+            held.append(low <= truth <= high)
+            widths.setdefault(name, []).append((high - low) / 2)
+            print(f"{seed} {spread:g} {name}: {truth:.4f}, {low:.4f} to {high:.4f}", held[-1])
+    print(f"{sum(held)} of {len(held)} intervals hold the truth; mean half-widths:")
+    print({name: round(float(np.mean(x)), 4) for name, x in widths.items()})
+
+
+def drifting(seeds: range, hangs: bool) -> None:
+    """Robots inside of what recipe=robot draws, and as many of which one number has left it."""
+    policy, folder = Policy(DEMO), Path(tempfile.mkdtemp())
+    file = folder / "config.yaml"
+    file.write_text(json.dumps(compose_plain("config", ["task=quadruped", "recipe=robot"])))
+    trained = drift.trained_ranges(file, [*walk.QUANTITIES], make_robot(policy))
+    told, alarms = 0, 0
+    with contextlib.nullcontext() if hangs else same_walks():
+        for seed in seeds:
+            for changed in ("", walk.QUANTITIES[seed % len(walk.QUANTITIES)]):
+                numbers = drawn_robot(trained, changed, seed)
+                mine = 2 * seed + bool(changed)
+                robot = Robot(policy, numbers, mine)
+                logs = write_logs(folder, policy, robot, mine, 20.0 * hangs)
+                _, said = run_identify(*logs, against=file)
+                left = re.findall(r"^drift: (\w+)", said, re.M)
+                told += changed in left
+                alarms += bool(left) and not changed
+                rounded = {name: round(x, 3) for name, x in numbers.items()}
+                print(seed, changed or "inside", rounded, "told:", *left, flush=True)
+    print(f"told {told} of {len(seeds)}, false alarms {alarms} of {len(seeds)}")
+
+
+def drawn_robot(trained: dict[str, drift.Range], changed: str, seed: int) -> dict[str, float]:
+    """Numbers from anywhere inside the ranges; one is beyond them by a third to once the width."""
+    rng = np.random.default_rng([seed, 11])
+    numbers = {name: float(rng.uniform(*ends)) for name, ends in trained.items()}
+    while changed:
+        low, high = trained[changed]
+        beyond = (high - low) * rng.uniform(1 / 3, 1)
+        numbers[changed] = float(low - beyond if rng.uniform() < 0.5 else high + beyond)
+        if numbers[changed] >= LOWEST[changed]:
+            break
+    return numbers
+
+
+@contextlib.contextmanager
+def same_walks() -> Iterator[None]:
+    """The simulated robots are the same in all comparisons: their commands and draws are."""
+    with mock.patch.object(walk, "walks", first_walks):
+        yield
+
+
+def first_walks(*args: Any, make: Any = walk.walks, results: list[Any] = []) -> Any:  # noqa: B006
+    """Those of the first round are made once: all logs have the same commands."""
+    if args[-1]:
+        return make(*args)
+    results[:] = results or [make(*args)]
+    return results[0]
+
+
+def run_identify(*logs: Path, **values: Path) -> tuple[dict[str, Estimate], str]:
+    """The estimates that the program prints, and all that it prints."""
+    words = [*map(str, logs), f"policy={DEMO}", *(f"{key}={x}" for key, x in values.items())]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        main.main(words)
+    rows = re.findall(r"^(\w+) +(-?[\d.]+) +([\d.]+)   ", out.getvalue(), re.M)
+    return {name: Estimate(float(x), float(margin)) for name, x, margin in rows}, out.getvalue()
 
 
 def judged(policy: Policy, numbers: dict[str, float]) -> tuple[float, float]:
@@ -140,11 +328,14 @@ def judged(policy: Policy, numbers: dict[str, float]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    runs = {"hang": hanging, "walk": walking, "train": training, "drift": drifting}
+    runs = {"hang": hanging, "walk": walking, "train": training, "intervals": intervals}
+    runs |= {"drift": functools.partial(drifting, hangs=True)}
+    runs |= {"drift-by-walk": functools.partial(drifting, hangs=False)}
     if sys.argv[1:2] not in [[name] for name in runs]:
         print(__doc__)
         raise SystemExit(sys.argv[1:2] != ["--help"])
     run = runs[sys.argv[1]]
     values = dict(word.split("=") for word in sys.argv[2:])
     first = int(values.get("first", 0))
-    run(range(first, first + int(values.get("robots", 5 if run is training else 20))))
+    few = run in (training, intervals)
+    run(range(first, first + int(values.get("robots", 5 if few else 20))))

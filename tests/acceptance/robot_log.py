@@ -56,7 +56,7 @@ def walk(
     if drawn:
         sim.draw(seed)
     m, rng = sim.model, np.random.default_rng(seed)
-    m.opt.noslip_iterations, sim.rng = 0, np.random.default_rng(seed + 1000)
+    sim.rng = np.random.default_rng(seed + 1000)
     m.body_mass[1] += load * m.body_subtreemass[0]
     mujoco.mj_setConst(m, sim.data)
     mujoco.mj_resetDataKeyframe(m, sim.data, 0)

@@ -28,7 +28,6 @@ def write_log(path: Path, payload: float) -> Path:
     """The log of a robot of the demo with noisy sensors, and a load of a share of its mass."""
     sim = Simulated(runtime.Policy(DEMO), NOISE)
     m = sim.model
-    m.opt.noslip_iterations = 0  # as the file's model has it
     m.body_mass[1] += payload * m.body_subtreemass[0]
     mujoco.mj_setConst(m, sim.data)
     mujoco.mj_resetDataKeyframe(m, sim.data, 0)

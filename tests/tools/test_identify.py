@@ -39,11 +39,13 @@ ARM = """
 TRUTH = {"kp": 0.85, "kd": 1.25, "armature": 1.6, "joint_friction": 1.8, "delay": 0.024}
 
 
+ARM_POLICY: Any = SimpleNamespace(mjcf=ARM, dt=0.02, outputs={"safe_pose": [0.3, -0.2]})
+
+
 @pytest.fixture(scope="module")
 def arm() -> hang.Motion:
     """What an arm of two joints measures in 7 s, whose actuators are in another order."""
-    policy: Any = SimpleNamespace(mjcf=ARM, dt=0.02, outputs={"safe_pose": [0.3, -0.2]})
-    return simulated.hanging_motion(policy, TRUTH, 7.0, seed=1)
+    return simulated.hanging_motion(ARM_POLICY, TRUTH, 7.0, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,18 @@ def test_a_hanging_robot_tells_its_joints(fit):
         assert abs(estimate.value - truth) < 2 * estimate.margin < 2 * widest[name], name
     assert fit.nominal > 4 and abs(fit.fitted - 1) < 0.1
     assert fit.noise == pytest.approx(hang.NOISE, rel=0.2)
+
+
+def test_joints_that_differ_are_fitted_too(monkeypatch):
+    """The means of their numbers are told, all that is left is noise, and how much they differ."""
+    monkeypatch.setattr(hang, "DELAYS", (0.02,))
+    numbers: Any = TRUTH | {"kp": np.array([0.9, 0.8]), "armature": np.array([1.5, 1.7])}
+    fit = hang.identify(simulated.hanging_motion(ARM_POLICY, numbers, 7.0, seed=1))
+    for name, truth in TRUTH.items():
+        estimate = fit.estimates[name]
+        assert abs(estimate.value - truth) < 2 * estimate.margin, name
+    assert abs(fit.fitted - 1) < 0.1 and abs(fit.spread - 0.05 / 0.85) < 0.02
+    assert fit.lines()[-1].startswith(f"kp of the joints differs by {fit.spread:.1%}")
 
 
 def test_a_dependent_pair_is_named(fit):
@@ -353,7 +367,23 @@ def test_drift_is_a_line_a_code_and_a_metric(logs, tmp_path, capsys):
 )
 def test_what_is_drawn_goes_beyond_what_was_trained(name, trained, drawn):
     """By the width of that range, so that a robot that drifted so far is told."""
-    assert walk.around(walk.DRAWS[name], *trained) == pytest.approx(drawn)
+    assert walk.around(name, *trained) == pytest.approx(drawn)
+
+
+@pytest.mark.parametrize(
+    "value, margin, drawn",
+    [
+        (1.0, 0.1, (0.85, 1.15)),
+        (0.2, 0.1, (0.55, 0.85)),  # beyond what was drawn: about its end
+        (0.7, 1.0, (0.7, 1.3)),  # it tells nothing
+    ],
+)
+def test_each_round_draws_about_the_estimate(value, margin, drawn):
+    """By 1.5 times its interval, and never more than in the round before."""
+    ends = walk.narrowed("kp", walk.DRAWS["kp"], Estimate(value, margin))
+    assert ends == pytest.approx(drawn)
+    assert walk.narrowed("payload", (0.01, 0.3), Estimate(-0.1, 0.05))[0] < 0
+    assert walk.narrowed("delay", (0.0, 0.06), Estimate(-0.01, 0.01)) == (0.0, 0.015)
 
 
 @pytest.mark.slow

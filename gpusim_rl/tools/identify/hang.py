@@ -1,7 +1,8 @@
 """What a robot that hangs tells of its joints: gains, rotor inertia, dry friction and delay.
 
 The base is held, the joints follow targets that excite them, and MuJoCo repeats the log with other
-numbers until angles and speeds agree. One factor of each quantity holds for all joints.
+numbers until angles and speeds agree. One factor of each quantity holds for all joints at first. A
+last step gives each joint its own, and what is told is their mean.
 
     log = read("hang.mcap")
     fit = identify(of_log(log))
@@ -11,7 +12,7 @@ numbers until angles and speeds agree. One factor of each quantity holds for all
 import copy
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -40,6 +41,7 @@ HIGHEST = dict.fromkeys(FACTORS, 20.0) | {"delay": 0.2}
 STEP = dict.fromkeys(FACTORS, 3e-3) | {"delay": 3e-4}  # of finite differences; s
 ROUGHLY = {"xtol": 1e-3, "ftol": 1e-4, "max_nfev": 15}  # as fits of the first seconds end
 FIRST = 12.0  # s of a log that are fitted before all of it
+UNLIKE = (1e-4, 0.02, 0.05, 0.1, 0.2)  # standard deviations that joints may differ by, as shares
 DEPENDENT = 0.2  # smallest singular value of two columns of length 1: 0 if they are parallel
 BEGIN = 0.5  # s of a log, in which the motion forgets how it began
 REST, RISE = 2.0, 1.0  # s in which a robot stands before it is excited, and until it is in full
@@ -80,12 +82,13 @@ class Fit:
     """What a motion tells.
 
     Attributes:
-        estimates: quantity → its factor, or the delay [s].
+        estimates: quantity → its factor, the mean of all joints, or the delay [s].
         dependent: pairs of quantities that only act together. The second of each is left as the
             model has it.
         nominal: root mean square of the log's differences from the model as it is, over the noise
             of the readings; fitted: from the model as it was fitted.
         noise: of angles [rad] and speeds [rad/s].
+        spread: standard deviation of the joints' kp, as a share of their mean.
     """
 
     estimates: dict[str, Estimate]
@@ -93,6 +96,7 @@ class Fit:
     nominal: float
     fitted: float
     noise: dict[str, float]
+    spread: float
 
     def lines(self) -> list[str]:
         """What is to be said of it beside the estimates."""
@@ -102,7 +106,8 @@ class Fit:
             for first, second in self.dependent
         ]
         errors = f"{self.nominal:.1f} times the noise of the readings, {self.fitted:.2f} as fitted"
-        return [*lines, f"the model as it is errs by {errors}"]
+        lines += [f"the model as it is errs by {errors}"]
+        return [*lines, f"kp of the joints differs by {self.spread:.1%} (standard deviation)"]
 
 
 class HangingModel:
@@ -147,17 +152,20 @@ class HangingModel:
         area = np.stack(columns, 1) + np.minimum(late - time[0], 0)[:, None] * first
         return np.diff(area, axis=0) / self.timestep
 
-    def scaled_model(self, numbers: dict[str, float]) -> mujoco.MjModel:
-        """The model with factors of its fields."""
+    def scaled_model(self, numbers: dict[str, Any]) -> mujoco.MjModel:
+        """The model with factors of its fields: of all joints, or (nu,) of each."""
         model = copy.copy(self.model)
         for name, fields in FACTORS.items():
             for field, column in fields:
                 values = getattr(model, field)
                 values = values if column is None else values[:, column]
-                values *= numbers[name]
+                if np.ndim(numbers[name]) and len(values) == model.nv:
+                    values[self.dofs] *= numbers[name]
+                else:
+                    values *= numbers[name]
         return model
 
-    def __call__(self, numbers: dict[str, float]) -> tuple[Array, Array]:
+    def __call__(self, numbers: dict[str, Any]) -> tuple[Array, Array]:
         """(T', nu) angles and speeds of the rows that count."""
         controls = self.controls(numbers["delay"])
         model = self.scaled_model(numbers)
@@ -230,21 +238,23 @@ class Residual:
         self.hung, self.names, self.noise = HangingModel(motion), names, noise
         self.measured = motion.angles[self.hung.rows], motion.speeds[self.hung.rows]
 
-    def __call__(self, values: Array) -> Array:
-        """(n,) for the numbers of the names."""
+    def __call__(self, values: Any) -> Array:
+        """(n,) for the numbers of the names; each is one for all joints, or (nu,) of them."""
         predicted = self.hung(GUESS | dict(zip(self.names, values, strict=True)))
         parts = zip(predicted, self.measured, self.noise.values(), strict=True)
         return np.concatenate([((x - y) / s).ravel() for x, y, s in parts])
 
     def jacobian(self, values: Array) -> Array:
         """(n, names) by central differences: one-sided ones miss the end of a flat valley."""
-        columns = []
-        for i, name in enumerate(self.names):
-            up, down = values.copy(), values.copy()
-            up[i] += STEP[name]
-            down[i] = max(down[i] - STEP[name], LOWEST[name])
-            columns.append((self(up) - self(down)) / (up[i] - down[i]))
-        return np.stack(columns, 1)
+        return np.stack([self.derivative(values, i) for i in range(len(self.names))], 1)
+
+    def derivative(self, values: Array, i: int, joints: Any = 1.0) -> Array:
+        """(n,) by the number i of all joints, or of those that are 1 in joints (nu,)."""
+        up, down = [*values], [*values]
+        size = STEP[self.names[i]]
+        below = max(values[i] - size, LOWEST[self.names[i]])
+        up[i], down[i] = up[i] + size * joints, down[i] + (below - down[i]) * joints
+        return (self(up) - self(down)) / (values[i] + size - below)
 
 
 # Why: docs/decisions/0100-least-squares-through-mujoco.md
@@ -266,18 +276,19 @@ def identify(motion: Motion, file: str = "the log") -> Fit:
         starts = best_fits(Residual(first, noise, names), names, guesses(names), **ROUGHLY)
         residual = Residual(motion, noise, names)
         fits = best_fits(residual, names, [fit.x for fit in starts])
-        result, half_widths = fits[0], np.max([np.abs(fit.x - fits[0].x) for fit in fits], 0)
-        ratio, margins = rms(result.fun), np.maximum(deviations(result) * CERTAIN, half_widths)
+        half_widths = np.max([np.abs(fit.x - fits[0].x) for fit in fits], 0)
+        each = fit_each(residual, fits[0])
+        margins = np.maximum(each.deviations * CERTAIN, half_widths)
     except np.linalg.LinAlgError:
         raise ValueError(TOO_STILL.format(file)) from None
     estimates = {
         name: Estimate(float(x), float(margin))
-        for name, x, margin in zip(names, result.x, margins, strict=True)
+        for name, x, margin in zip(names, each.means, margins, strict=True)
     }
     if estimates["kp"].margin > estimates["kp"].value:
         raise ValueError(TOO_STILL.format(file))
     nominal = residual(np.array([GUESS[x] * (x != "delay") for x in names]))
-    return Fit(estimates, pairs, rms(nominal), ratio, noise)
+    return Fit(estimates, pairs, rms(nominal), each.error, noise, each.spread)
 
 
 def guesses(names: list[str]) -> list[Array]:
@@ -307,10 +318,60 @@ def least_squares(residual: Any, names: list[str], values: Array, **how: Any) ->
     return optimize.least_squares(residual, values, residual.jacobian, **how)
 
 
-def deviations(result: Any) -> Array:
-    """Standard deviations of fitted numbers, by the curvature and by what is left."""
-    covariance = np.linalg.inv(result.jac.T @ result.jac)
-    return np.sqrt(np.diag(covariance)) * max(rms(result.fun), 1.0)
+class EachJoint(NamedTuple):
+    """A fit in which each joint has numbers of its own.
+
+    Attributes:
+        means, deviations: (names,) of the joints' numbers, and how uncertain these means are.
+        spread: standard deviation of kp, as a share.
+        error: root mean square of what is left, over the noise of the readings.
+    """
+
+    means: Array
+    deviations: Array
+    spread: float
+    error: float
+
+
+# Why: docs/decisions/0100-least-squares-through-mujoco.md
+def fit_each(residual: Residual, fit: Any) -> EachJoint:
+    """One step of Gauss and Newton from a fit whose numbers hold for all joints.
+
+    Joints that differ would else pull the common numbers to values that none of them has.
+    """
+    names, nu = residual.names, len(residual.hung.dofs)
+    which = [
+        (i, x) for i, name in enumerate(names) for x in (np.eye(nu) if name in FACTORS else [1.0])
+    ]
+    jacobian = np.stack([residual.derivative(fit.x, *x) for x in which], 1)
+    owner = np.array([i for i, _ in which])
+    common = (owner[:, None] == np.arange(len(names))).astype(float)
+    jacobian = np.hstack([jacobian @ common, jacobian])  # what all change by, then each beside it
+    normal, gradient = jacobian.T @ jacobian, jacobian.T @ fit.fun
+    expected = np.r_[np.full(len(names), np.inf), fit.x[owner].clip(1e-6)]
+    likely = max(UNLIKE, key=lambda x: evidence(normal, gradient, (x * expected) ** -2.0))
+    hessian = normal + np.diag((likely * expected) ** -2.0)
+    change = -np.linalg.solve(hessian, gradient)
+    mean = np.hstack([np.eye(len(names)), (common / common.sum(0)).T])
+    numbers = (fit.x + change[: len(names)])[owner] + change[len(names) :]
+    parts = [numbers[owner == i] for i in range(len(names))]
+    error = max(rms(left := residual(parts)), 1.0)
+    variance = np.diag(mean @ np.linalg.inv(hessian) @ mean.T)
+    kp = parts[names.index("kp")]
+    return EachJoint(
+        fit.x + mean @ change, np.sqrt(variance) * error, float(kp.std() / kp.mean()), rms(left)
+    )
+
+
+def evidence(normal: Array, gradient: Array, precision: Array) -> float:
+    """The logarithm of the probability of what was measured, of linear errors and Gaussian priors.
+
+    Args:
+        normal, gradient: JᵀJ and Jᵀr of the errors; precision: of each number's prior, or 0.
+    """
+    hessian = normal + np.diag(precision)
+    gain = gradient @ np.linalg.solve(hessian, gradient)
+    return float(gain - np.linalg.slogdet(hessian)[1] + np.log(precision[precision > 0]).sum()) / 2
 
 
 def rms(x: Array) -> float:

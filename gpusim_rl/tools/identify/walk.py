@@ -2,7 +2,7 @@
 
 Simulated robots with drawn numbers follow the commands of the log under the same policy. A ridge
 regression from what a log holds to these numbers is then asked about the log itself. It needs
-neither the base's velocity nor forces.
+neither the base's velocity nor forces. In the next round the numbers are drawn about the answer.
 """
 
 import numpy as np
@@ -19,18 +19,19 @@ from gpusim_rl.tools.identify.hang import FACTORS
 
 Array = np.ndarray
 Range = tuple[float, float]
-LEAST = 0.1  # friction or factor that is drawn
-LARGEST_LOSS = 0.8  # of the mass
 # Quantity → the numbers that are drawn: of the ground, a share of the robot's mass, seconds, and
 # factors of what the model has.
 DRAWS = {"friction": (0.3, 1.6), "payload": (-0.2, 0.3), "delay": (0.0, 0.06)}
 DRAWS |= {"kp": (0.7, 1.3), "kd": (0.5, 1.5), "armature": (0.5, 2.0), "joint_friction": (0.3, 3.0)}
+LEAST = dict.fromkeys(DRAWS, 0.1) | {"payload": -0.8, "delay": 0.0}  # that may be drawn
 QUANTITIES = ("friction", "payload", "delay", "kp", "kd")  # what a walk can tell
 OF_WALKERS = ("friction", "payload")  # not of a fixed base
 BEGIN, BLOCK = 2.0, 3.0  # s that do not count, and of the parts whose features are compared
 LAGS = 6  # control steps of a correlation between targets and angles
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # of the ridge
 ROBOTS = 192
+ROUNDS = 3  # of simulated robots
+AROUND = 1.5  # half-widths of an interval, to each side of an estimate, that are drawn next
 TILT, HEIGHT = np.deg2rad(60), 0.5  # of a fall: angle, and share of the base's height
 
 
@@ -46,7 +47,7 @@ def identify(
     robots: int,
     seed: int,
 ) -> tuple[dict[str, Estimate], dict[str, Range]]:
-    """What T control steps of a walk tell, by quantity, and what was drawn to learn it from.
+    """What T control steps of a walk tell, by quantity, and what was drawn last to learn it from.
 
     An estimate may lie beyond what was drawn: `within` cuts it.
 
@@ -69,25 +70,35 @@ def identify(
             f"the log has {steps * policy.dt:.3g} s of walking: at least {BEGIN + 2 * BLOCK:g} s"
             " are needed"
         )
-    ranges = DRAWS | {name: around(DRAWS[name], *ends) for name, ends in trained.items()}
+    ranges = DRAWS | {name: around(name, *ends) for name, ends in trained.items()}
     ranges |= {name: x.range for name, x in joints.items() if name in DRAWS}
-    truth, stood, simulated = walks(policy, command, settings, ranges, robots, seed)
     mine = {name: x[:, None] for name, x in (readings | {"targets": targets}).items()}
+    row, estimates = features(mine, policy.dt), dict[str, Estimate]()
+    for number in range(ROUNDS):
+        if number:
+            ranges |= {name: narrowed(name, ranges[name], x) for name, x in estimates.items()}
+        truth, stood, simulated = walks(policy, command, settings, ranges, robots, seed + number)
+        rows = features(simulated, policy.dt)[stood]
+        names = [name for name in ranges if name not in joints]
+        estimates = {name: ridge(rows, truth[name][stood], row) for name in names}
     names = [x for x in quantities(make_robot(policy)) if x not in joints]
-    rows = features(simulated, policy.dt)[stood]
-    row = features(mine, policy.dt)
-    estimates = {name: ridge(rows, truth[name][stood], row) for name in names}
-    return estimates, {name: ranges[name] for name in names}
+    return {name: estimates[name] for name in names}, {name: ranges[name] for name in names}
 
 
-def around(ends: Range, low: float, high: float) -> Range:
-    """Ends that also hold once the width of a range to each side of it, as far as it makes sense.
+def narrowed(name: str, ends: Range, x: Estimate) -> Range:
+    """What is drawn after an estimate from numbers of a range; never a wider range."""
+    center, half = float(np.clip(x.value, *ends)), AROUND * x.margin
+    low, high = max(center - half, LEAST[name]), center + half
+    return (low, high) if high - low < ends[1] - ends[0] else ends
+
+
+def around(name: str, low: float, high: float) -> Range:
+    """What is usually drawn, and once the width of a range to each side of it, where that exists.
 
     A regression gives too little near the ends of what it has seen.
     """
-    least = ends[0] if ends[0] == 0 else LEAST if ends[0] > 0 else -LARGEST_LOSS
-    width = high - low
-    return min(ends[0], max(low - width, least)), max(ends[1], high + width)
+    width, ends = high - low, DRAWS[name]
+    return min(ends[0], max(low - width, LEAST[name])), max(ends[1], high + width)
 
 
 def quantities(robot: Robot) -> tuple[str, ...]:
