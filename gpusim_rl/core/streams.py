@@ -1,7 +1,7 @@
 """Where work runs: on one CUDA stream for torch and Warp, and on how many threads of the CPU."""
 
 import functools
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,13 +18,17 @@ def start_warp() -> None:
     """Initialize Warp once per process, and print nothing: no banner, no log of compilations.
 
     Without a CUDA driver Warp's C code writes a warning to stderr. It is dropped.
+
+    Raises:
+        ValueError: the folder of its kernels cannot be written.
     """
     wp.config.log_level = wp.LOG_WARNING
-    if torch.cuda.is_available():
-        wp.init()
-        return
-    with no_stderr():  # C code writes past sys.stderr
-        wp.init()
+    try:
+        with nullcontext() if torch.cuda.is_available() else no_stderr():  # C code writes there
+            wp.init()
+    except OSError as error:
+        where = "set WARP_CACHE_PATH to a folder that can be written"
+        raise ValueError(f"Warp cannot keep its kernels: {error}: {where}") from None
 
 
 # Why: docs/decisions/0002-one-stream.md

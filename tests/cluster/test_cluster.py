@@ -21,7 +21,14 @@ from gpusim_rl.cluster.actor import Actor, identity
 from gpusim_rl.config import command_line, resume
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
-from tests.command_lines import TINY, refused, run_python, succeed
+from tests.command_lines import (
+    TINY,
+    environment,
+    refused,
+    run_process,
+    run_python,
+    succeed,
+)
 from tests.core.test_distributed import torchrun_train
 from tests.docs.examples import files
 from tests.shared import shared
@@ -36,15 +43,14 @@ def seen(tmp_path_factory) -> dict:
 
     def run(folder: Path) -> None:
         line = [sys.executable, "-m", "tests.cluster.scenario", str(folder / "seen.json")]
-        done = subprocess.run(
-            line, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
-        )
+        done = run_process(*line, env=environment(folder / "home"))
         assert done.returncode == 0, done.stdout + done.stderr
         (folder / "said.txt").write_text(done.stdout + done.stderr)
 
     folder = shared(tmp_path_factory, "cluster", run)
     return json.loads((folder / "seen.json").read_text()) | {
-        "said": (folder / "said.txt").read_text()
+        "said": (folder / "said.txt").read_text(),
+        "home": [x.name for x in (folder / "home").iterdir()],
     }
 
 
@@ -158,6 +164,12 @@ def test_all_listen_on_this_machine_alone(seen):
     """Every listening socket of the program and of its children is on 127.0.0.1."""
     sockets = seen["on their own"]["sockets"]
     assert sockets and {*sockets} <= {"0100007F", "0000000000000000FFFF00000100007F"}
+
+
+@pytest.mark.slow
+def test_nothing_is_left_in_the_home(seen):
+    """Ray would write a token for all programs of the user."""
+    assert ".ray" not in seen["home"]
 
 
 @pytest.mark.slow

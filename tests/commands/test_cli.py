@@ -330,6 +330,12 @@ def test_run_directory_that_cannot_be_written(here, trained):
     assert (here / "file").read_text() == "x"
 
 
+def test_a_cache_that_cannot_be_written(here):
+    """Warp keeps its kernels there; without WARP_CACHE_PATH it is in the home."""
+    line = refused("train.py", *TINY, cwd=here, WARP_CACHE_PATH="/proc/x")
+    assert "set WARP_CACHE_PATH to a folder that can be written" in line
+
+
 @pytest.fixture
 def copy(here, trained) -> Path:
     """A copy of the trained run, to be broken."""

@@ -90,6 +90,7 @@ def test_file_is_standard(exported):
     assert [x.name for x in model.graph.output] == exported.controller.outputs
 
 
+@pytest.mark.slow
 def test_export_leaves_the_actor_alone(walker, tmp_path):
     """Export changes no weight, no statistic and no mode of the actor."""
     actor = walker.actor.train()

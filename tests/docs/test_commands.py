@@ -108,14 +108,6 @@ PLAIN = ("gpusim_rl.verify", "gpusim_rl.fit_actuator", "gpusim_rl.report")  # wi
 PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
 
 
-QUICK = ("README.md",)  # all others are slow
-
-
-def quick_or_slow(page: str) -> Any:
-    """A page as a parameter: but for a newcomer's pages they are left to `make test-all`."""
-    return pytest.param(page, marks=[pytest.mark.slow] * (page not in QUICK))
-
-
 def log_csv(path: Path) -> None:
     """Write a log of two joints under a PD law, as docs/actuators.md describes it."""
     rows = ["time,joint,target,position,velocity,torque"]
@@ -257,7 +249,8 @@ def in_place(words: list[str], here: Path) -> list[str]:
     return [word.replace("…", run.name) for word in words]
 
 
-@pytest.mark.parametrize("page", [quick_or_slow(page) for page in PAGES if commands(page)])
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
 def test_the_commands_of_a_page_run(page, base, tmp_path):
     """Each command of a page ends well, in the page's order."""
     here = tmp_path / "here"

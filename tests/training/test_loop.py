@@ -218,6 +218,7 @@ def test_two_processes(here):
     assert not Path("run/.lock").read_bytes()  # it is given back, and names nobody
 
 
+@pytest.mark.slow
 def test_a_checkpoint_vouches_for_its_configuration(here):
     """An entry of config.yaml that was another when its checkpoint was trained is refused by
     resume=, as on the command line, or said; play.py says it. So are checkpoints of other runs."""
@@ -254,6 +255,7 @@ def test_a_checkpoint_vouches_for_its_configuration(here):
             resume.edits({"config": damaged}, json.loads(note), Path("file"))
 
 
+@pytest.mark.slow
 def test_a_signal(tmp_path):
     """A signal ends a training after its iteration and a checkpoint, with 128 + its number;
     auto_resume=true goes on. Training time does not count how long the process was stopped."""

@@ -89,7 +89,9 @@ def changes(kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", SIMS)
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(x, marks=[pytest.mark.slow] * (x != "ppo")) for x in NAMES]
+)
 def test_what_is_changed_is_used(tmp_path, monkeypatch, kind, how):
     """Each number that resume= changes is what the kernels read, and still is when the iterations
     are replayed. But for these, learned tensors are those of the checkpoint."""

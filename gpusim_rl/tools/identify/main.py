@@ -42,6 +42,7 @@ from gpusim_rl.tools.identify.estimates import Estimate, Source, as_yaml, table
 
 DEFAULTS = {"policy": "", "out": "", "robots": str(walk.ROBOTS), "seed": "0"}
 DEFAULTS |= {"against": "", "metrics": ""}
+FOLDER = Path("conf/ranges")
 DRIFT = 3  # exit code: 1 is that of a Python that fails
 SHORT = 12  # digits of a digest that people see
 LONGEST = 60.0  # s of a walk that are looked at
@@ -128,9 +129,9 @@ def ranges_file(files: list[str], values: dict[str, str]) -> Path | None:
     if against and not values["out"]:
         return None
     name = Path(files[0]).stem.replace("-", "_").replace(".", "_")
-    out = Path(values["out"] or f"conf/ranges/{name}.yaml")
-    if not values["out"]:
-        out.parent.mkdir(parents=True, exist_ok=True)
+    out = Path(values["out"] or FOLDER / f"{name}.yaml")
+    if out.parent == FOLDER:
+        FOLDER.mkdir(parents=True, exist_ok=True)
     validate.writable("out", str(out), (".yaml",), files)
     if not out.stem.isidentifier():
         raise ValueError(f"out={out}: expected letters, digits and _ for ranges={out.stem}")
