@@ -14,7 +14,6 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
