@@ -1,6 +1,6 @@
 """What else touches the device: another robot, a network as actuator, Gymnasium, loading a state.
 
-bash tests/cuda/run others.py robot net gym load fuzz
+bash tests/cuda/run others.py robot net gym load fuzz resume
 """
 
 import sys
@@ -95,6 +95,21 @@ def fuzz() -> None:
     for seed in range(200, 212):
         result = fuse_fuzz.run(seed, 10, HERE, "cuda")
         assert len(result.kernels) == 3 and result.apart <= 1, result
+
+
+def resume() -> None:
+    """Numbers that resume= changes are what recorded kernels read, of every learner."""
+    import pytest
+
+    from tests.training import test_open_run
+
+    usual = [x for x in test_open_run.SIMS["captured"] if not x.startswith("device")]
+    test_open_run.SIMS["cuda"] = (*usual, "device=cuda")
+    for kind in test_open_run.NAMES:
+        with pytest.MonkeyPatch.context() as patch:
+            folder = Path(tempfile.mkdtemp())
+            test_open_run.test_what_is_changed_is_used(folder, patch, kind, "cuda")
+        print(kind, "reads", len(test_open_run.changes(kind)), "changed numbers", flush=True)
 
 
 if __name__ == "__main__":

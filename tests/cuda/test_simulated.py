@@ -71,9 +71,9 @@ def test_no_part_of_an_iteration_grows(task):
     simulated("count.py", "check", task)
 
 
-@pytest.mark.parametrize("part", ["robot", "net", "load", "gym", "fuzz"])
+@pytest.mark.parametrize("part", ["robot", "net", "load", "gym", "fuzz", "resume"])
 def test_other_parts(part):
-    """Another robot, a network as actuator, a state that is loaded, Gymnasium, drawn tasks."""
+    """Another robot, a network as actuator, loaded states, Gymnasium, drawn tasks, resume=."""
     simulated("others.py", part)
 
 

@@ -8,7 +8,7 @@ Keys:
 
     policy   file of the controller that walked (.onnx)
     out      file to write (default: conf/ranges/ and the first log's name, ending in .yaml)
-    robots   that walk in simulation to be compared (default: 192)
+    robots   that walk in simulation, in each of three rounds (default: 192)
     seed     of their numbers (default: 0)
     against  what the policy was trained with: its run, a .yaml file or the name of ranges. Each
              quantity that has left its range is a line, and ranges are written with out= alone
