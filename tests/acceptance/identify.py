@@ -228,7 +228,7 @@ def write_logs(folder: Path, policy: Policy, robot: Robot, seed: int, seconds: f
         write_hang(log, policy, robot, seconds, seed)
     logs += [folder / f"walk{seed}.mcap"]
     if not write_walk(logs[-1], policy, robot, simulated.commands(policy, settings, 20.0)):
-        print(f"robot {seed} fell")
+        print(f"robot {seed} fell", flush=True)
     return logs
 
 
@@ -240,6 +240,8 @@ def intervals(seeds: range) -> None:
         numbers, spread = simulated.draw(seed), SPREAD * (seed % 2)
         robot = Robot(policy, numbers, seed, spread)
         logs = write_logs(folder, policy, robot, seed, 60.0)
+        if robot.fell:
+            continue  # a fall tells little of what was before
         estimates = run_identify(*logs, out=folder / f"robot{seed}.yaml")[0]
         for name, truth in (numbers | robot.factors | {"delay": robot.late}).items():
             low, high = estimates[name].range
