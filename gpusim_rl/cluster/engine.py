@@ -81,9 +81,10 @@ class Engine:
     def __init__(self, actors: int, address: str | None, labels: dict[str, str] | None = None):
         self.processes: list[Any] = []
         self.guard: subprocess.Popen[bytes] | None = None
-        # a token of its own: Ray would else write one for all programs into the home
-        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-        settings = SETTINGS | ({} if address else LOOPBACK | token)
+        settings = SETTINGS | ({} if address else LOOPBACK)
+        if not address and "ray" not in sys.modules:  # Ray reads the mode when it is imported
+            # a token of its own: Ray would else write one for all programs into the home
+            settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
         os.environ.update({key: os.environ.get(key, value) for key, value in settings.items()})
         if address:
             check_token(address)

@@ -145,9 +145,12 @@ def compare(
     say: Callable[[str], None] = errors.warn,
 ) -> Row:
     """The report of an A/B comparison of two versions, which is recorded."""
-    registry = Registry(Path(folder))
+    from gpusim_rl.gate.settings import check_compared
+
+    registry, cfg = Registry(Path(folder)), configuration(words)
+    check_compared(cfg)
     first, second = registry.version(name, a), registry.version(name, b)
-    return compared(registry, first, second, configuration(words), say)
+    return compared(registry, first, second, cfg, say)
 
 
 def export(folder: Folder, name: str, version: Version, out: Folder) -> None:
@@ -232,6 +235,7 @@ def compared(
     registry: Registry, a: Row, b: Row, cfg: dict[str, Any], say: Callable[[str], None]
 ) -> Row:
     """The report of the comparison of two versions with these settings, computed if it is new."""
+    cfg = cfg | {"gate": cfg["gate"] | {"reported": []}}  # all scenarios are compared
     settings = key_of(cfg, "gate", "ab")
     if last := registry.comparison(a["digest"], b["digest"], settings):
         return last["report"]

@@ -84,13 +84,10 @@ def compare_policies(cfg: dict[str, Any]) -> None:
     """
     with errors.one_line_errors():
         from gpusim_rl.config.compose import compose_plain
-        from gpusim_rl.gate.settings import check_keys
+        from gpusim_rl.gate.settings import check_compared, check_keys
 
-        check_keys(cfg, usual := compose_plain("play", []))
-        if (names := cfg["gate"]["reported"]) != usual["gate"]["reported"]:
-            raise ValueError(
-                f"mode=ab compares all scenarios: it does not use gate.reported={names}"
-            )
+        check_keys(cfg, compose_plain("play", []))
+        check_compared(cfg)
         report = compare_files([*map(Path, cfg["onnx"])], cfg, cfg["onnx"], print_now)
         print(report["text"])
         if cfg["out"]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.drive import drive
 from gpusim_rl.gate.judge import ENDURANCE, changed, settings_for, succeeded
@@ -61,15 +60,15 @@ class Evidence:
         return float(log_wealth(self.counts, np.array(-self.margin)))
 
     def interval(self, error: float) -> tuple[float, float]:
-        """What b succeeds more often than a: the differences that no bet has refuted.
+        """What b succeeds more often than a: between the differences that bets have refuted.
 
         It holds after all rounds at once, with probability 1 - error.
         """
         both, x, y, neither = self.counts
         needed, swapped = math.log(2 / error), np.array([both, y, x, neither])
         above, below = log_wealth(self.counts, GRID), log_wealth(swapped, -GRID)
-        left = GRID[(above < needed) & (below < needed)]
-        return float(left[0]), float(left[-1])
+        low = max(GRID[above >= needed].tolist(), default=-1.0)
+        return low, min(GRID[below >= needed].tolist(), default=1.0)
 
     def verdict(self, error: float) -> str:
         """What is proved of b: better, worse, not_worse or undecided."""
@@ -147,12 +146,11 @@ def check_same(a: Robot, b: Robot, titles: Sequence[str]) -> None:
 
 
 def scenarios(robot: Robot, settings: Settings) -> list[str]:
-    """The scenarios that are compared: those that are judged by default, without the endurance.
+    """The scenarios that are compared: all that fit the robot, without the endurance.
 
     A verdict may leave some out by `gate.reported`. A comparison would then miss what they show.
     """
-    reported = compose_plain("play", ["mode=gate"])["gate"]["reported"]
-    left_out = {ENDURANCE, *reported, *lacks(robot, settings["sim"])}
+    left_out = {ENDURANCE, *lacks(robot, settings["sim"])}
     return [name for name in SCENARIOS if name not in left_out]
 
 
@@ -230,8 +228,9 @@ def figures(evidence: Evidence, titles: Sequence[str], how: Settings) -> str:
     low, high = evidence.interval(how["error"])
     return (
         f"{n} pairs in {2 * n * how['seconds']} robot-seconds, success {(both + x) / n:.3f} and "
-        f"{(both + y) / n:.3f}, a difference of {low:+.3f} to {high:+.3f} "
-        f"({1 - how['error']:.0%}), alone failed {titles[0]} {y} and {titles[1]} {x}; "
+        f"{(both + y) / n:.3f}, {titles[1]} less {titles[0]} "
+        f"{low:+.3f} to {high:+.3f} ({100 * (1 - how['error']):g}%), "
+        f"alone failed {titles[0]} {y} and {titles[1]} {x}; "
         f"e-values: differs {differs}, not worse {not_worse}, {1 / how['error']:g} is a proof"
     )
 

@@ -36,6 +36,12 @@ def check_settings(cfg: dict[str, Any]) -> None:
     check_size("gate.endurance.robots", long["robots"], 60 * long["minutes"])
 
 
+def check_compared(cfg: dict[str, Any]) -> None:
+    """ValueError if a comparison alone is to leave scenarios out."""
+    if names := cfg["gate"]["reported"]:
+        raise ValueError(f"A/B compares all scenarios: it does not use gate.reported={names}")
+
+
 def check_size(key: str, robots: int, seconds: float) -> None:
     """ValueError if the plan of robots over seconds might not fit into memory."""
     if robots * seconds > MAX_ROBOT_SECONDS:

@@ -71,7 +71,7 @@ class Twins:
 
     Args:
         policy: a `runtime.Policy`.
-        model: its mujoco.MjModel.
+        model: its mujoco.MjModel, whose feet stand still from now on (`NOSLIP`).
         noise: reading → standard deviation of its noise.
     """
 

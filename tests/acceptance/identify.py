@@ -290,24 +290,29 @@ def drawn_robot(trained: dict[str, drift.Range], changed: str, seed: int) -> dic
 
 @contextlib.contextmanager
 def same_walks() -> Iterator[None]:
-    """The simulated robots are the same in all comparisons: their commands and draws are."""
-    with mock.patch.object(walk, "walks", first_walks):
+    """The simulated robots of the first round are made once: all logs have the same commands."""
+    make, made = walk.walks, dict[int, Any]()
+
+    def walks(policy: Policy, command: np.ndarray, *about: Any) -> Any:
+        if about[-1]:  # the seed of a later round
+            return make(policy, command, *about)
+        if len(command) not in made:
+            made[len(command)] = make(policy, command, *about)
+        return made[len(command)]
+
+    with mock.patch.object(walk, "walks", walks):
         yield
-
-
-def first_walks(*args: Any, make: Any = walk.walks, results: list[Any] = []) -> Any:  # noqa: B006
-    """Those of the first round are made once: all logs have the same commands."""
-    if args[-1]:
-        return make(*args)
-    results[:] = results or [make(*args)]
-    return results[0]
 
 
 def run_identify(*logs: Path, **values: Path) -> tuple[dict[str, Estimate], str]:
     """The estimates that the program prints, and all that it prints."""
     words = [*map(str, logs), f"policy={DEMO}", *(f"{key}={x}" for key, x in values.items())]
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
-        main.main(words)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            main.main(words)
+        except SystemExit as end:
+            if end.code not in (0, main.DRIFT):
+                print(f"{logs[-1]} is refused", file=sys.stderr)
     rows = re.findall(r"^(\w+) +(-?[\d.]+) +([\d.]+)   ", out.getvalue(), re.M)
     return {name: Estimate(float(x), float(margin)) for name, x, margin in rows}, out.getvalue()
 

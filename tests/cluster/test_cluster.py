@@ -285,6 +285,14 @@ def test_ray_that_was_imported_before(monkeypatch, later):
     assert re.fullmatch(r"cluster=ray: .* before `import ray`, or import it later\n", done.stdout)
 
 
+@pytest.mark.slow
+def test_ray_that_was_imported_before_and_listens_here():
+    """It has read already that it asks for no token, and is started so."""
+    code = "import os; from gpusim_rl.cluster import engine; os.environ.update(engine.LOOPBACK)"
+    done = run_python(f"{code}\nimport ray; engine.Engine(1, None).close(); print('started')")
+    assert done.stdout.split()[-1:] == ["started"], done.stderr
+
+
 class FakeRay:
     """What the engine asks of Ray; its first starts fail with errors of these texts."""
 

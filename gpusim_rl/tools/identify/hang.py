@@ -6,7 +6,7 @@ last step gives each joint its own, and what is told is their mean.
 
     log = read("hang.mcap")
     fit = identify(of_log(log))
-    print(fit.text)
+    print(table(fit.estimates), *fit.lines(), sep="\n")
 """
 
 import copy
@@ -42,6 +42,7 @@ STEP = dict.fromkeys(FACTORS, 3e-3) | {"delay": 3e-4}  # of finite differences; 
 ROUGHLY = {"xtol": 1e-3, "ftol": 1e-4, "max_nfev": 15}  # as fits of the first seconds end
 FIRST = 12.0  # s of a log that are fitted before all of it
 UNLIKE = (1e-4, 0.02, 0.05, 0.1, 0.2)  # standard deviations that joints may differ by, as shares
+STEPS = 4  # of the joints' own numbers, at most
 DEPENDENT = 0.2  # smallest singular value of two columns of length 1: 0 if they are parallel
 BEGIN = 0.5  # s of a log, in which the motion forgets how it began
 REST, RISE = 2.0, 1.0  # s in which a robot stands before it is excited, and until it is in full
@@ -159,10 +160,11 @@ class HangingModel:
             for field, column in fields:
                 values = getattr(model, field)
                 values = values if column is None else values[:, column]
-                if np.ndim(numbers[name]) and len(values) == model.nv:
-                    values[self.dofs] *= numbers[name]
-                else:
-                    values *= numbers[name]
+                factors = numbers[name]
+                if np.ndim(factors) and field.startswith("dof_"):  # others have the joints' mean
+                    factors = np.full(model.nv, np.mean(numbers[name]))
+                    factors[self.dofs] = numbers[name]
+                values *= factors
         return model
 
     def __call__(self, numbers: dict[str, Any]) -> tuple[Array, Array]:
@@ -335,32 +337,59 @@ class EachJoint(NamedTuple):
 
 # Why: docs/decisions/0100-least-squares-through-mujoco.md
 def fit_each(residual: Residual, fit: Any) -> EachJoint:
-    """One step of Gauss and Newton from a fit whose numbers hold for all joints.
+    """Steps of Gauss and Newton from a fit whose numbers hold for all joints.
 
-    Joints that differ would else pull the common numbers to values that none of them has.
+    Joints that differ would else pull the common numbers to values that none of them has. The
+    derivatives are those of the fit, and steps end where they no longer help.
     """
     names, nu = residual.names, len(residual.hung.dofs)
     which = [
         (i, x) for i, name in enumerate(names) for x in (np.eye(nu) if name in FACTORS else [1.0])
     ]
+    owner = np.array([i for i, _ in which])  # of each joint's number, the place of its name
     jacobian = np.stack([residual.derivative(fit.x, *x) for x in which], 1)
-    owner = np.array([i for i, _ in which])
     common = (owner[:, None] == np.arange(len(names))).astype(float)
     jacobian = np.hstack([jacobian @ common, jacobian])  # what all change by, then each beside it
-    normal, gradient = jacobian.T @ jacobian, jacobian.T @ fit.fun
     expected = np.r_[np.full(len(names), np.inf), fit.x[owner].clip(1e-6)]
-    likely = max(UNLIKE, key=lambda x: evidence(normal, gradient, (x * expected) ** -2.0))
-    hessian = normal + np.diag((likely * expected) ** -2.0)
-    change = -np.linalg.solve(hessian, gradient)
+    hessian, precision, scale = likeliest(jacobian, fit.fun, expected)
+    low, high = (np.array([ends[name] for name in names])[owner] for ends in (LOWEST, HIGHEST))
     mean = np.hstack([np.eye(len(names)), (common / common.sum(0)).T])
-    numbers = (fit.x + change[: len(names)])[owner] + change[len(names) :]
-    parts = [numbers[owner == i] for i in range(len(names))]
-    error = max(rms(left := residual(parts)), 1.0)
-    variance = np.diag(mean @ np.linalg.inv(hessian) @ mean.T)
-    kp = parts[names.index("kp")]
-    return EachJoint(
-        fit.x + mean @ change, np.sqrt(variance) * error, float(kp.std() / kp.mean()), rms(left)
-    )
+    change, left, error = np.zeros(len(expected)), fit.fun, rms(fit.fun)
+    for _ in range(STEPS):
+        step = np.linalg.solve(hessian, jacobian.T @ left / scale + precision * change)
+        parts = split(joint_numbers(fit.x, change - step, owner).clip(low, high), owner)
+        after = residual(parts)
+        if not rms(after) < error:
+            break
+        change, left, error = change - step, after, rms(after)
+    kp = joint_numbers(fit.x, change, owner)[owner == names.index("kp")]
+    deviation = np.sqrt(np.diag(mean @ np.linalg.inv(hessian) @ mean.T))
+    return EachJoint(fit.x + mean @ change, deviation, float(kp.std() / kp.mean()), error)
+
+
+def joint_numbers(common: Array, change: Array, owner: Array) -> Array:
+    """The numbers of all joints, from the common ones, changes of these, and of each."""
+    return (common + change[: len(common)])[owner] + change[len(common) :]
+
+
+def split(numbers: Array, owner: Array) -> list[Array]:
+    """The numbers of each name."""
+    return [numbers[owner == i] for i in range(owner[-1] + 1)]
+
+
+def likeliest(jacobian: Array, errors: Array, expected: Array) -> tuple[Array, Array, float]:
+    """The Hessian, the precision of priors, and the variance of errors that a log is likeliest for.
+
+    What joints may differ by is one of `UNLIKE`, times what is expected. Errors are as large as
+    what a linear model leaves, and at least the noise.
+    """
+    normal, gradient, scale = jacobian.T @ jacobian, jacobian.T @ errors, 1.0
+    for _ in range(2):
+        priors = [(x * expected) ** -2.0 for x in UNLIKE]
+        precision = max(priors, key=lambda x: evidence(normal / scale, gradient / scale, x))
+        hessian = normal / scale + np.diag(precision)
+        scale = max(rms(errors - jacobian @ np.linalg.solve(hessian, gradient / scale)), 1.0) ** 2
+    return normal / scale + np.diag(precision), precision, scale
 
 
 def evidence(normal: Array, gradient: Array, precision: Array) -> float:

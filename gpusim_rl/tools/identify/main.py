@@ -130,11 +130,11 @@ def ranges_file(files: list[str], values: dict[str, str]) -> Path | None:
         return None
     name = Path(files[0]).stem.replace("-", "_").replace(".", "_")
     out = Path(values["out"] or FOLDER / f"{name}.yaml")
-    if out.parent == FOLDER:
-        FOLDER.mkdir(parents=True, exist_ok=True)
-    validate.writable("out", str(out), (".yaml",), files)
     if not out.stem.isidentifier():
         raise ValueError(f"out={out}: expected letters, digits and _ for ranges={out.stem}")
+    if out.parent == FOLDER and out.suffix == ".yaml":
+        FOLDER.mkdir(parents=True, exist_ok=True)
+    validate.writable("out", str(out), (".yaml",), files)
     return out
 
 

@@ -30,6 +30,8 @@ BEGIN, BLOCK = 2.0, 3.0  # s that do not count, and of the parts whose features 
 LAGS = 6  # control steps of a correlation between targets and angles
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # of the ridge
 ROBOTS = 192
+FEWEST = 8  # of them that walk to the end
+SURE = {"friction": 0.05, "payload": 0.05}  # smallest half-widths: the model has other errors
 ROUNDS = 3  # of simulated robots
 AROUND = 1.5  # half-widths of an interval, to each side of an estimate, that are drawn next
 TILT, HEIGHT = np.deg2rad(60), 0.5  # of a fall: angle, and share of the base's height
@@ -60,7 +62,8 @@ def identify(
         robots: that are simulated.
 
     Raises:
-        ValueError: the policy reads no joints in the order of its targets, or the log is short.
+        ValueError: the policy reads no joints in the order of its targets, the log is short, or
+            hardly a simulated robot walks to its end.
     """
     if policy.reads.get("joint_pos") != policy.joints:
         raise ValueError("identify: this policy reads no joint_pos in the order of its targets")
@@ -70,26 +73,32 @@ def identify(
             f"the log has {steps * policy.dt:.3g} s of walking: at least {BEGIN + 2 * BLOCK:g} s"
             " are needed"
         )
+    names = [name for name in quantities(make_robot(policy)) if name not in joints]
     ranges = DRAWS | {name: around(name, *ends) for name, ends in trained.items()}
     ranges |= {name: x.range for name, x in joints.items() if name in DRAWS}
     mine = {name: x[:, None] for name, x in (readings | {"targets": targets}).items()}
     row, estimates = features(mine, policy.dt), dict[str, Estimate]()
-    for number in range(ROUNDS):
-        if number:
-            ranges |= {name: narrowed(name, ranges[name], x) for name, x in estimates.items()}
+    for number in range(ROUNDS if names else 0):
+        ranges |= {name: narrowed(name, ranges[name], x) for name, x in estimates.items()}
         truth, stood, simulated = walks(policy, command, settings, ranges, robots, seed + number)
+        if stood.sum() < FEWEST:
+            raise ValueError(f"only {stood.sum()} of {robots} simulated robots walked to the end")
         rows = features(simulated, policy.dt)[stood]
-        names = [name for name in ranges if name not in joints]
-        estimates = {name: ridge(rows, truth[name][stood], row) for name in names}
-    names = [x for x in quantities(make_robot(policy)) if x not in joints]
-    return {name: estimates[name] for name in names}, {name: ranges[name] for name in names}
+        told = [name for name in ranges if name not in joints]
+        estimates = {name: ridge(rows, truth[name][stood], row) for name in told}
+    widest = {name: max(x.margin, SURE.get(name, 0)) for name, x in estimates.items()}
+    estimates = {name: Estimate(estimates[name].value, widest[name]) for name in names}
+    return estimates, {name: ranges[name] for name in names}
 
 
 def narrowed(name: str, ends: Range, x: Estimate) -> Range:
-    """What is drawn after an estimate from numbers of a range; never a wider range."""
-    center, half = float(np.clip(x.value, *ends)), AROUND * x.margin
-    low, high = max(center - half, LEAST[name]), center + half
-    return (low, high) if high - low < ends[1] - ends[0] else ends
+    """What is drawn after an estimate from numbers of a range: the same, or a narrower range.
+
+    One that lies beyond what was drawn is not sure enough to draw about.
+    """
+    low, high = max(x.value - AROUND * x.margin, LEAST[name]), x.value + AROUND * x.margin
+    near = ends[0] <= x.value <= ends[1] and high - low < ends[1] - ends[0]
+    return (low, high) if near else ends
 
 
 def around(name: str, low: float, high: float) -> Range:
