@@ -8,7 +8,8 @@ from tests.worlds import ROOT
 
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 DOCS = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
-PAGES = ("README.md", "CONTRIBUTING.md", *DOCS)
+LOG = sorted(f"docs/log/{path.name}" for path in (ROOT / "docs" / "log").glob("*.md"))
+PAGES = ("README.md", "CONTRIBUTING.md", *DOCS, *LOG)
 
 
 class Block(NamedTuple):
