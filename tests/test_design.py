@@ -55,7 +55,7 @@ def test_what_the_design_names_is_there():
 def test_every_decision_is_named():
     """A comment of the code or a page names each page of docs/decisions, and the code no other."""
     code = [ROOT / "train.py", ROOT / "play.py", ROOT / "pyproject.toml"]
-    for folder in ("gpusim_rl", "tasks", "conf"):
+    for folder in ("gpusim_rl", "tasks", "conf", "benchmarks"):
         code += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".yaml")]
     in_code = decisions_named(code, before="#.*")
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
