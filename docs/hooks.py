@@ -89,7 +89,7 @@ def page(path: str) -> str:
 
 def decisions() -> str:
     """The titles of the decisions, each with a link to its page."""
-    lines = ["# Decisions", "", "Why things are as they are: one page each.", ""]
+    lines = ["# Decisions", "", "Why things are as they are: a page for each topic.", ""]
     for file in sorted((ROOT / "docs" / "decisions").glob("*.md")):
         title = file.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         lines.append(f"- [{title}]({file.name})")
