@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-FORMATS = (3, 4)  # 3 has no seal, and less to check readings by
+FORMAT = 4  # of the descriptions that are read
 SEAL = re.compile(rb"sha256 of the first (\d{9}) bytes: ([0-9a-f]{64})")
 VERDICT = re.compile(rb"r[\x80-\xff]*[\0-\x7f]\n\x04gate\x12[\x80-\xff]*[\0-\x7f]{[^\0-\x1f]*}")
 CHANGED = "was changed after its export, so its SHA-256 differs"
@@ -68,15 +68,16 @@ class Policy:
         if not (path := Path(path)).is_file():
             raise FileNotFoundError(f"no ONNX file {path}")
         self.data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
-        exported, is_sealed = unsealed(self.data, path)
-        self.session = load_session(exported, path)
+        self.session = load_session(unsealed(self.data, path), path)
         metadata = self.session.get_modelmeta().custom_metadata_map
         try:
             self.about: dict[str, Any] = json.loads(metadata["gpusim_rl"])
             self.mjcf: str = metadata["mjcf"]
         except (KeyError, ValueError, RecursionError):
             raise ValueError(f"{path} was not exported by gpusim_rl: no description") from None
-        check_format(self.about, path, is_sealed)
+        check_format(self.about, path)
+        if not SEAL.search(self.data):
+            raise ValueError(f"{path} {CHANGED}")
         try:
             self._configure()
             self._try()
@@ -249,8 +250,8 @@ def as_float32(value: Any) -> Array:
         return np.asarray(value, np.float32)
 
 
-def unsealed(data: bytes, path: Path) -> tuple[bytes, bool]:
-    """The bytes that were exported, without the verdict after them, and whether a seal covers them.
+def unsealed(data: bytes, path: Path) -> bytes:
+    """The bytes that were exported, without the verdict after them; all of a file without a seal.
 
     Only these are run, so that nothing that follows can change the network. The seal is their
     SHA-256. It finds mistakes, and is no signature.
@@ -259,25 +260,23 @@ def unsealed(data: bytes, path: Path) -> tuple[bytes, bool]:
         ValueError: the file has a seal, and other bytes than it says; in one line.
     """
     if not (seal := SEAL.search(data)):
-        return data, False
+        return data
     size, digest = int(seal[1]), seal[2]
     exported, end = data[:size], data[size:]
     actual = hashlib.sha256(exported.replace(digest, b"0" * 64)).hexdigest()
     if actual != digest.decode() or (end and not VERDICT.fullmatch(end)):
         raise ValueError(f"{path} {CHANGED}")
-    return exported, True
+    return exported
 
 
-def check_format(about: Any, path: Path, is_sealed: bool) -> None:
-    """ValueError in one line unless a description is of a controller, in a format of `FORMATS`."""
+def check_format(about: Any, path: Path) -> None:
+    """ValueError in one line unless a description is of a controller, in the format `FORMAT`."""
     version = about.get("format") if isinstance(about, dict) else None
-    if version not in FORMATS:
-        reads = f"this program reads format {FORMATS[-1]}: export it again with play.py mode=export"
+    if version != FORMAT:
+        reads = f"this program reads format {FORMAT}: export it again with play.py mode=export"
         raise ValueError(f"{path} has format {version!r}, {reads}")
     if about.get("kind") != "controller":
         raise ValueError(f"{path} is a network alone, exported with export=network: no controller")
-    if not is_sealed and version != FORMATS[0]:
-        raise ValueError(f"{path} {CHANGED}")
 
 
 def load_session(data: bytes, path: Path) -> onnxruntime.InferenceSession:

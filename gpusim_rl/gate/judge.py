@@ -144,8 +144,6 @@ def changed(settings: Settings, kind: str) -> dict[str, Any]:
 def settings_hash(settings: Settings) -> str:
     """SHA-256 of the settings of a gate: which scenarios and limits a verdict is of."""
     used = {key: x for key, x in settings.items() if key != "kinds"}  # the robot's are in limits
-    if used.get("late") == [0.0, 0.0]:
-        del used["late"]  # a file that was judged before there was this key keeps its verdict
     numbers = json.loads(json.dumps(used), parse_int=float)  # 1 and 1.0 are the same
     return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
 

@@ -734,11 +734,8 @@ def test_a_fixed_base_needs_no_lying_pose(trot):
 
 
 def test_other_policies_are_refused(trot):
-    """A policy of motors has no stance to go to, and an older file no ranges."""
+    """A policy of motors has no stance to go to."""
     policy = runtime.Policy(trot)
     policy.outputs["kp"][3] = None
     with pytest.raises(ValueError, match="position servos of joints: quadruped is none"):
-        Guard(policy)
-    policy.about["format"] = 3
-    with pytest.raises(ValueError, match="a file of format 3 has no ranges: export it again"):
         Guard(policy)

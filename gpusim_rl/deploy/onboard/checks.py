@@ -12,7 +12,6 @@ BEYOND = 0.2  # [rad, m] a joint may be measured outside of its range
 FAR = 100.0  # [rad, m] of a pose, for a joint without a range
 IMU = ("gyro", "accelerometer")  # types of sensors; those of an axis as well
 JOINTS = {"joint_pos", "joint_vel"}
-NEAR = 0.5  # [rad, m] a joint's largest distance from its target as the robot stands up
 DEGREES = 180 / math.pi
 NO_NUMBERS = (TypeError, ValueError, OverflowError)  # what numpy raises; 10**400 overflows
 Array = np.ndarray
@@ -36,8 +35,6 @@ def check_file(
         kind = type(policy).__name__
         raise ValueError(f"policy is of type {kind}: expected a Policy of runtime.py")
     about, out = policy.about, policy.outputs
-    if about["format"] < 4:
-        raise ValueError(f"a file of format {about['format']} has no ranges: export it again")
     for key, expected in (("task", task), ("robot", robot)):
         if expected is not None and about.get(key) != expected:
             raise ValueError(
@@ -252,14 +249,6 @@ def outside(policy: Any, values: Values, bounds: Bounds) -> list[str]:
             says = f"{label(policy, name, i)} is {x[i]:.3g} {unit(policy, name, i)}".strip()
             lines.append(f"{says}, outside of {span}{hint(policy, name, x, bounds[name])}")
     return lines
-
-
-def follows(policy: Any, pose: Array, targets: Array) -> list[str]:
-    """The fault of a joint that is far from its target as the robot stands up, both (nu,)."""
-    away = np.abs(pose - targets)
-    name, far = policy.joints[int(away.argmax())], away.max()
-    line = f"{name} is {far:.2g} from its target: it does not follow as the robot stands up"
-    return [line] if far > NEAR else []
 
 
 def hint(policy: Any, name: str, x: Array, bounds: tuple[Array, Array]) -> str:

@@ -12,7 +12,7 @@ import json
 import re
 from typing import Any
 
-SIZE = re.compile(rb"sha256 of the first (\d{9}) bytes: ")  # in the seal, which format 3 lacks
+SIZE = re.compile(rb"sha256 of the first (\d{9}) bytes: ")  # in the seal
 # A field of ONNX's metadata with the key `gate`: r, its length, the key, the length of the text.
 HEAD = re.compile(rb"r[\x80-\xff]*[\0-\x7f]\n\x04gate\x12[\x80-\xff]*[\0-\x7f](?={)")
 Verdict = dict[str, Any]
@@ -64,11 +64,9 @@ def checksum(verdict: Verdict) -> str:
 def cut(data: bytes) -> tuple[bytes, bytes]:
     """The exported bytes of an ONNX file, and those that follow: its verdict, or none.
 
-    The seal says how many were exported. A file of format 3 has no seal: it ends where the verdict
-    begins.
+    The seal says how many were exported; a file without one has no verdict.
     """
-    head = HEAD.search(data)
-    size = int(seal[1]) if (seal := SIZE.search(data)) else head.start() if head else len(data)
+    size = int(seal[1]) if (seal := SIZE.search(data)) else len(data)
     return data[:size], data[size:]
 
 
