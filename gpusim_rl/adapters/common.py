@@ -18,7 +18,7 @@ TRAINING = (*resume.CHANGEABLE, "threads", "num_steps", "algo", "curriculum")
 
 
 def compose_config(
-    task: str, num_envs: int | None, words: Sequence[str], keys: dict[str, Any]
+    task: str, num_envs: int | None, words: Sequence[str], keys: dict[str, object]
 ) -> Config:
     """train.py's configuration; ValueError in the same one line for the same
     mistakes.

@@ -3,12 +3,11 @@
 `docs/policy.schema.json` is its schema.
 """
 
-from typing import Any
-
 import mujoco
 
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.deploy.controller import COMMAND, FAULT, MEMORY, NEXT, RESTART, TARGETS, Controller
+from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.deploy.record import Ranges
 from gpusim_rl.envs.declarations import Command, Rotation
 from gpusim_rl.envs.readings import JOINTS
@@ -40,9 +39,7 @@ UP = "the world's up axis, so minus projected gravity: (0, 0, 1) when the frame 
 AXES = {"FRAMEXAXIS": "x axis", "FRAMEYAXIS": "y axis", "FRAMEZAXIS": "z axis"}
 
 
-def describe(
-    controller: Controller, *, name: str, ranges: Ranges, lineage: dict[str, Any]
-) -> dict[str, Any]:
+def describe(controller: Controller, *, name: str, ranges: Ranges, lineage: Json) -> Json:
     """The description of a controller for a robot's program. JSON keeps every bit of its floats.
 
     Args:
@@ -76,16 +73,16 @@ def describe(
     }
 
 
-def describe_restart() -> dict[str, Any]:
+def describe_restart() -> Json:
     """The input that tells that an episode begins."""
     return {"name": RESTART, "kind": RESTART, "type": "bool", "shape": []}
 
 
-def describe_inputs(controller: Controller, ranges: Ranges) -> list[dict[str, Any]]:
+def describe_inputs(controller: Controller, ranges: Ranges) -> list[Json]:
     """The readings and the command: names, units, frames, joints, ranges."""
     task, shapes, entries = controller.task, controller.shapes(), []
     for name in controller.readings:
-        entry: dict[str, Any] = {"name": name, "kind": "reading", "type": "float32"}
+        entry: Json = {"name": name, "kind": "reading", "type": "float32"}
         entry |= {"shape": list(shapes[name])}
         if name == COMMAND:
             entry |= {"kind": COMMAND} | describe_command(task)
@@ -99,7 +96,7 @@ def describe_inputs(controller: Controller, ranges: Ranges) -> list[dict[str, An
     return entries
 
 
-def describe_command(task: Task) -> dict[str, Any]:
+def describe_command(task: Task) -> Json:
     """The numbers of the command, and the ranges that it was trained for."""
     c = task.command
     if c is None:
@@ -111,7 +108,7 @@ def describe_command(task: Task) -> dict[str, Any]:
     return about | ({"shown_by": c.shown_by} if c.shown_by else {})
 
 
-def describe_rotations(c: Command) -> dict[str, Any]:
+def describe_rotations(c: Command) -> Json:
     """The rotations of a command: `lean` and `spin` of one that is last, else a list."""
     turns = [
         {"first": columns.start, "lean": part.lean, "spin": part.spin}
@@ -123,7 +120,7 @@ def describe_rotations(c: Command) -> dict[str, Any]:
     return {"rotations": turns} if turns else {}
 
 
-def describe_targets(task: Task) -> dict[str, Any]:
+def describe_targets(task: Task) -> Json:
     """The output that goes to the actuators: joints, units, gains, limits and a safe pose."""
     m, about = task.mjm, actuators(task.mjm)
     about["safe_pose"] = about.pop("default_pose")
@@ -174,7 +171,7 @@ def control_unit(m: mujoco.MjModel, i: int) -> str:
     return force if scale == 1 else f"{scale:g} {force}"
 
 
-def describe_sensor(m: mujoco.MjModel, name: str) -> dict[str, Any]:
+def describe_sensor(m: mujoco.MjModel, name: str) -> Json:
     """The type, unit and frame of a sensor of the model."""
     i = m.sensor(name).id
     kind = mujoco.mjtSensor(m.sensor_type[i]).name.removeprefix("mjSENS_")

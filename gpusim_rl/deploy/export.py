@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.deploy.controller import MEMORY, RESTART, Controller
 from gpusim_rl.deploy.describe import FORMAT, describe
+from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.deploy.record import Ranges, Trace, greatest_changes
 from gpusim_rl.deploy.to_onnx import finished, to_onnx
 
@@ -29,8 +30,8 @@ def export(
     name: str,
     recorded: Trace,
     ranges: Ranges,
-    lineage: dict[str, Any],
-    rest: dict[str, Any] | None = None,
+    lineage: Json,
+    rest: Json | None = None,
 ) -> float:
     """Write a controller as ONNX and return its largest difference from the Env, of a target.
 
@@ -73,7 +74,7 @@ def export_network(
     history: dict[str, int],
     observations: Tensor,
     mjcf: str,
-    lineage: dict[str, Any],
+    lineage: Json,
     further: dict[str, str] | None = None,
 ) -> float:
     """Write an actor with its normalizer as ONNX: `obs` (B, no) → `action` (B, nu), not clamped.

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from numpy.typing import ArrayLike
 
 FORMAT = 4  # of the descriptions that are read
 SEAL = re.compile(rb"sha256 of the first (\d{9}) bytes: ([0-9a-f]{64})")
@@ -149,7 +150,7 @@ class Policy:
             self.memory[name] = np.where(begins, start, self.memory[name])
         self._begins |= worlds
 
-    def act(self, readings: Readings, command: Any = None) -> Array:
+    def act(self, readings: Readings, command: ArrayLike | None = None) -> Array:
         """Controls for the next `dt` seconds; advances the memory.
 
         If a number of a robot's readings, command or result is not finite, `fault` is true for it.
@@ -225,7 +226,7 @@ class Policy:
             value = np.stack([as_float32(value[joint]) for joint in names], -1)
         return self._checked(name, value, self.needs[name])
 
-    def command_rows(self, command: Any) -> Array:
+    def command_rows(self, command: ArrayLike | None) -> Array:
         """(B, n) the command: one for all robots, or one for each."""
         about, width = self.command or {}, len((self.command or {})["names"])
         if command is None:
@@ -234,7 +235,7 @@ class Policy:
         x = np.atleast_1d(command)
         return self._checked("command", np.broadcast_to(x, (self._worlds, x.shape[-1])), width)
 
-    def _checked(self, name: str, value: Any, width: int) -> Array:
+    def _checked(self, name: str, value: ArrayLike, width: int) -> Array:
         """A value as (B, width) float32; ValueError if its shape differs."""
         x = np.atleast_2d(as_float32(value))
         if x.shape != (self._worlds, width):
@@ -244,7 +245,7 @@ class Policy:
         return x
 
 
-def as_float32(value: Any) -> Array:
+def as_float32(value: ArrayLike) -> Array:
     """A value in float32. A number that is too large for it becomes infinite, which is a fault."""
     with np.errstate(over="ignore", invalid="ignore"):  # a signaling NaN is a NaN
         return np.asarray(value, np.float32)
@@ -269,7 +270,7 @@ def unsealed(data: bytes, path: Path) -> bytes:
     return exported
 
 
-def check_format(about: Any, path: Path) -> None:
+def check_format(about: object, path: Path) -> None:
     """ValueError in one line unless a description is of a controller, in the format `FORMAT`."""
     version = about.get("format") if isinstance(about, dict) else None
     if version != FORMAT:

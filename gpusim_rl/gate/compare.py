@@ -8,10 +8,10 @@ the chance that one ever exceeds 1/α is at most α. So one may look after each 
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
+from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.drive import drive
 from gpusim_rl.gate.judge import ENDURANCE, changed, settings_for, succeeded
@@ -19,7 +19,6 @@ from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
 
 Array = np.ndarray
-Report = dict[str, Any]
 BETS = np.array([0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9])  # shares of the wealth
 ROUND = 1 << 32  # times the round is added to the seed, so that none is a seed of the gate
 GRID = np.linspace(-0.999, 0.999, 1999)  # differences of two shares
@@ -85,7 +84,7 @@ def compare(
     seed: int,
     titles: Sequence[str],
     say: Callable[[str], None],
-) -> Report:
+) -> Json:
     """What two policies do on the same robots, round by round, until something is proved.
 
     Args:
@@ -177,10 +176,10 @@ def finished(verdict: str, prove: str) -> bool:
 def summary(
     evidence: Evidence,
     table: dict[str, Array],
-    alone: list[Report],
+    alone: list[Json],
     titles: Sequence[str],
     how: Settings,
-) -> Report:
+) -> Json:
     """The report of a comparison."""
     counts = dict(zip(CELLS, evidence.counts.tolist(), strict=True))
     line = f"{conclusion(evidence.verdict(how['error']), titles, how)}: "

@@ -10,7 +10,7 @@ The folder of this file can be copied to the robot, beside runtime.py. It needs 
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -19,6 +19,8 @@ import numpy as np
 
 from .checks import (
     Bounds,
+    Policy,
+    Readings,
     Values,
     ask,
     check_file,
@@ -32,6 +34,7 @@ from .checks import (
 )
 from .limits import Limits
 from .rate import late_readings, seconds, wrong_rate
+from .verdict import Json
 
 CHECKS = ("refuse", "clamp", "warn")
 # Why: docs/decisions/0048-median-of-fifty.md
@@ -85,7 +88,7 @@ class Guard:
         limits: `limits.cut` (nu,) tells which of the last targets were changed.
     """
 
-    policy: Any
+    policy: Policy
     _: KW_ONLY
     task: str | None = None
     robot: str | None = None
@@ -100,8 +103,8 @@ class Guard:
     change: float = 1.5
     lower: float = 2.0
     clock: Callable[[], float] = time.monotonic
-    say: Callable[[str], Any] = print
-    record: Callable[[dict[str, Any]], Any] | None = None
+    say: Callable[[str], object] = print
+    record: Callable[[Json], object] | None = None
 
     def __post_init__(self) -> None:
         if self.checks not in CHECKS:
@@ -142,9 +145,7 @@ class Guard:
                 self.begin = self.stance + CROUCH * (self.lying - self.stance)
                 self.goals = [self.begin, self.lying]
 
-    def act(
-        self, readings: Mapping[str, Any] | None, command: Any = None, age: float = 0.0
-    ) -> Array:
+    def act(self, readings: Readings | None, command: Any = None, age: float = 0.0) -> Array:
         """(nu,) the targets for the next dt seconds.
 
         Args:
@@ -165,8 +166,8 @@ class Guard:
         self._tell(cut)
         faults += wrong + self._react(late_readings(age, self.policy.dt, self.late))
         joints = sound_joints(self.policy, sound, bounds := self.trained if runs else self.anyhow)
-        for phases, test, borne in LIMITS.values() if sound is not None else ():
-            if phase in phases:
+        for phases, test, borne in LIMITS.values():
+            if sound is not None and phase in phases:
                 faults += self._react(test(self, sound, bounds), borne)
         if self.sent is None:
             if faults or sound is None:
@@ -258,7 +259,7 @@ class Guard:
         with suppress(OSError, ValueError):
             self.say(line)
 
-    def _record(self, step: dict[str, Any]) -> None:
+    def _record(self, step: Json) -> None:
         """Hand a step to the log. A full disk, as a terminal that is gone, stops no robot."""
         try:
             self.record(step)  # pyright: ignore

@@ -9,11 +9,10 @@ The folder of this file can be copied to the robot. It needs NumPy alone.
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
-from .checks import Values, check_preflight, read
+from .checks import Policy, Readings, Values, check_preflight, read
 from .guard import Guard
 from .joint_response import (
     MOVE,
@@ -42,9 +41,9 @@ class Stopped(Exception):
 
 def preflight(
     guard: Guard,
-    read_robot: Callable[[], Any],
-    send: Callable[[Array], Any],
-    wait: Callable[[], Any] | None = None,
+    read_robot: Callable[[], Readings],
+    send: Callable[[Array], object],
+    wait: Callable[[], object] | None = None,
     *,
     hung: bool = False,
 ) -> None:
@@ -146,7 +145,7 @@ def move_each(
     speeds(policy.joints, means)
 
 
-def checked(policy: Any, readings: Any) -> Values:
+def checked(policy: Policy, readings: Readings) -> Values:
     """The readings in order; ValueError if one is missing or not finite."""
     values, wrong = read(policy, readings)
     if wrong:
