@@ -15,14 +15,12 @@ from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.servos import actuators, driven_joints, driven_things, gear
 
 FORMAT = 4
-UNITS = {  # of sensors, by the name of their MuJoCo type
+UNITS = {  # of sensors, by the name of their MuJoCo type; 1 for any other
     "GYRO": "rad/s",
     "ACCELEROMETER": "m/s²",
-    "MAGNETOMETER": "1",
     "CLOCK": "s",
     "FRAMEANGVEL": "rad/s",
     "TOUCH": "N",
-    "TACTILE": "1",
     "FORCE": "N",
     "TORQUE": "N m",
     "RANGEFINDER": "m",
@@ -54,7 +52,10 @@ def describe(controller: Controller, *, name: str, ranges: Ranges, lineage: Json
         "task": name,
         "robot": model_name(task.mjm),
         "dt": task.dt,
-        "inputs": [*describe_inputs(controller, ranges), describe_restart()],
+        "inputs": [
+            *describe_inputs(controller, ranges),
+            {"name": RESTART, "kind": RESTART, "type": "bool", "shape": []},
+        ],
         "memory": [
             {
                 "name": key,
@@ -71,11 +72,6 @@ def describe(controller: Controller, *, name: str, ranges: Ranges, lineage: Json
         "actuator": task.actuator.about(),
         "lineage": lineage | {"commit": built["commit"], "versions": built},
     }
-
-
-def describe_restart() -> Json:
-    """The input that tells that an episode begins."""
-    return {"name": RESTART, "kind": RESTART, "type": "bool", "shape": []}
 
 
 def describe_inputs(controller: Controller, ranges: Ranges) -> list[Json]:
@@ -177,14 +173,13 @@ def describe_sensor(m: mujoco.MjModel, name: str) -> Json:
     kind = mujoco.mjtSensor(m.sensor_type[i]).name.removeprefix("mjSENS_")
     thing = object_name(m, m.sensor_objtype[i], m.sensor_objid[i])
     about = {"sensor": kind.lower(), "units": [sensor_unit(m, i, kind)] * int(m.sensor_dim[i])}
+    frame = object_name(m, m.sensor_reftype[i], m.sensor_refid[i])
     if kind in AXES:
-        frame = object_name(m, m.sensor_reftype[i], m.sensor_refid[i])
         sign = {"sign": UP} if (kind, thing) == ("FRAMEZAXIS", "world") else {}
         return about | {"frame": frame, "meaning": f"{AXES[kind]} of {thing}"} | sign
     if kind in OF_A_JOINT or thing.startswith(("actuator", "tendon")):
         return about | {"of": thing}
     if kind in ("FRAMEQUAT", "FRAMEANGVEL"):
-        frame = object_name(m, m.sensor_reftype[i], m.sensor_refid[i])
         what = "orientation" if kind == "FRAMEQUAT" else "angular velocity"
         return about | {"frame": frame, "meaning": f"{what} of {thing}"}
     return about | {"frame": thing}

@@ -163,11 +163,8 @@ def parity(data: bytes, controller: Controller, recorded: Trace) -> float:
             raise ValueError(f"export: in control step {t} of {steps} {what}")
         expected = {name: x[t] for name, x in recorded.after.items()}
         memory = dict(zip(memory, after, strict=True))
-        pairs = [
-            (targets, recorded.targets[t]),
-            *((memory[name], x) for name, x in expected.items()),
-        ]
-        for pair in pairs:
+        pairs = [(memory[name], x) for name, x in expected.items()]
+        for pair in ((targets, recorded.targets[t]), *pairs):
             ours, theirs = (x.astype(np.float64) for x in pair)  # also of bool memory
             error = np.abs(ours - theirs) / np.maximum(1, np.abs(theirs))
             # max() of Python would drop it

@@ -139,8 +139,7 @@ class MjlabActor(nn.Module):
     def deploy_yaml(self) -> str:
         """The text of a deploy.yaml, as JSON: what mjlab's metadata has no key for."""
         task, ranges = self.task, actuators(self.task.mjm)["control_range"]
-        terms: dict[str, Json]
-        terms = {name: {"history_length": n} for name, (n, _) in self.shapes.items()}
+        terms: Json = {name: {"history_length": n} for name, (n, _) in self.shapes.items()}
         terms["clock"]["params"] = {"period": 1 / task.gait, "stand_threshold": task.least_command}
         ends = zip(task.command.ends(-1), task.command.ends(1), strict=True)
         twist: Json = {"ranges": dict(zip(AXES, ends, strict=True))}
@@ -161,13 +160,10 @@ def fits(task: Task, widths: dict[str, int]) -> TypeGuard[Walking]:
     Args:
         widths: observation term → its width.
     """
-    if not isinstance(task, Walking) or not task.base or not {*widths} <= {*NAMES}:
+    needed = {"up", "action", "command", "clock"}
+    if not isinstance(task, Walking) or not task.base or not needed <= {*widths} <= {*NAMES}:
         return False
-    if not {"up", "action", "command", "clock"} <= {*widths}:
-        return False
-    hidden = [
-        name for name in ("up", "action", "command", "clock") if not task.history.get(name, 1)
-    ]
+    hidden = [name for name in needed if not task.history.get(name, 1)]
     site = task.mjm.site(int(task.mjm.sensor("gyro").objid[0]))
     level = np.allclose(site.quat, [1, 0, 0, 0]) and site.bodyid[0] == task.base.body
     servos = (task.mjm.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE).all()

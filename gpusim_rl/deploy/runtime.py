@@ -36,6 +36,8 @@ SHORTEST = 1e-4  # control period [s]
 LANES = 4  # Why: docs/decisions/0096-bits-of-a-batch.md
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 TYPES = ("float32", "float64", "int32", "int64", "bool")
+# what a wrong description raises: JSON has numbers beyond float
+MISTAKES = LookupError, TypeError, ValueError, AttributeError, OverflowError, MemoryError
 Array = np.ndarray
 Readings = Mapping[str, Any]  # name → values
 
@@ -82,14 +84,7 @@ class Policy:
         try:
             self._configure()
             self._try()
-        except (
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            OverflowError,
-            MemoryError,
-        ) as error:
+        except MISTAKES as error:
             reason = " ".join(f"{type(error).__name__} {error}".split())
             raise ValueError(f"{path} has an invalid description: {reason}") from None
 

@@ -128,20 +128,15 @@ def compare(
 
 def check_same(a: Robot, b: Robot, titles: Sequence[str]) -> None:
     """ValueError unless two policies drive the same joints of a robot by the same command."""
-    about = [
-        {
-            "robot": x.policy.about["robot"],
-            "joints": x.policy.joints,
-            "command": (x.policy.command or {}).get("names"),
-            "kind": x.kind,
-        }
-        for x in (a, b)
-    ]
-    for key, value in about[0].items():
-        if value != about[1][key]:
-            raise ValueError(
-                f"{titles[0]} and {titles[1]} cannot be compared, as their {key} differs"
-            )
+    for key, of in {
+        "robot": lambda x: x.policy.about["robot"],
+        "joints": lambda x: x.policy.joints,
+        "command": lambda x: (x.policy.command or {}).get("names"),
+        "kind": lambda x: x.kind,
+    }.items():
+        if of(a) != of(b):
+            files = " and ".join(titles)
+            raise ValueError(f"{files} cannot be compared, as their {key} differs")
 
 
 def scenarios(robot: Robot, settings: Settings) -> list[str]:

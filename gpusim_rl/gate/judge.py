@@ -26,8 +26,7 @@ from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
 from gpusim_rl.viewer.target import rotations
 
 # Keys of a report that its verdict has, besides success.
-VERDICT_KEYS = ("verdict", "complaints", "skipped", "follows", "kind", "reported", "seed")
-VERDICT_KEYS += ("changed",)
+VERDICT_KEYS = "verdict complaints skipped follows kind reported seed changed".split()
 CONSTANT, ENDURANCE = "constant", "endurance"
 MEANS = ("error", "turn", "torque", "joint", "speed", "power", "transport", "change")
 NAMES = {"rate": "falls per robot-hour", "told": "speed as told"}  # of keys in a line of `failures`

@@ -64,16 +64,18 @@ def at_rest(policy: Policy, values: Values, hung: bool) -> None:
     """ValueError unless the robot in its stance measures what the file says."""
     pose = {"joint_pos": policy.outputs["safe_pose"]} if hung else {}
     for name, expected in (policy.about["standing"]["readings"] | pose).items():
-        axis = is_axis(policy, name)
-        if name not in NEAR and not axis:
-            continue
-        away = np.abs(values[name] - np.array(expected, float))
-        i = int(away.argmax())
-        if away[i] > (NEAR_AXIS if axis else NEAR[name]):
+        i, away = farthest(values[name], expected)
+        if away > (NEAR_AXIS if is_axis(policy, name) else NEAR.get(name, np.inf)):
             line = f"preflight: {label(policy, name, i)} is {values[name][i]:.3g} in the stance"
             sign = described(policy, name).get("sign")
             line += f", expected {expected[i]:.3g}" + (f": it is {sign}" if sign else "")
             raise ValueError(line)
+
+
+def farthest(values: Array, expected: list[float]) -> tuple[int, float]:
+    """Which of some numbers differs most from what is expected, and by how much."""
+    away = np.abs(values - np.array(expected, float))
+    return int(away.argmax()), float(away.max())
 
 
 def is_axis(policy: Policy, name: str) -> bool:
@@ -84,11 +86,8 @@ def is_axis(policy: Policy, name: str) -> bool:
 def upright(policy: Policy, values: Values) -> None:
     """ValueError if the base tilts far from its stance as the joints move a little."""
     for name, expected in policy.about["standing"]["readings"].items():
-        if not is_axis(policy, name):
-            continue
-        away = np.abs(values[name] - np.array(expected, float))
-        i = int(away.argmax())
-        if away[i] > NEAR_AXIS:
+        i, away = farthest(values[name], expected)
+        if is_axis(policy, name) and away > NEAR_AXIS:
             what = f"{label(policy, name, i)} is {values[name][i]:.3g}, expected {expected[i]:.3g}"
             raise ValueError(f"preflight: the robot tips over as its joints move: {what}")
 
@@ -102,9 +101,8 @@ def joint_answers(policy: Policy, i: int, answer: Answer, late: float, hung: boo
     if np.abs(seen).max() < 0.1 * np.abs(expected_moves[i]).max():
         raise ValueError(f"preflight: {name} was moved by {MOVE} rad, but no joint_pos changed")
     if np.abs(seen).max() > 10 * MOVE:
-        raise ValueError(
-            f"preflight: joint_pos of {name} changed by {seen[i]:.3g}: is it in degrees?"
-        )
+        what = f"joint_pos of {name} changed by {seen[i]:.3g}"
+        raise ValueError(f"preflight: {what}: is it in degrees?")
     expected = policy.about["standing"]["delay"][i]
     if answer.delay > expected + late and abs(seen[i]) > abs(expected_moves[i, i]) / 2:
         line = f"{name} answers after {answer.delay:g} control steps, in training {expected:g}"
@@ -117,10 +115,8 @@ def joint_answers(policy: Policy, i: int, answer: Answer, late: float, hung: boo
     share = seen[i] / max(expected_moves[i, i], OWN * MOVE)
     if share < OWN:
         why = "its sign is another" if share < -OWN else "is its encoder dead?"
-        what = (
-            f"was moved by {MOVE} rad, but its joint_pos changed by {share:.2g} of what it should"
-        )
-        raise ValueError(f"preflight: {name} {what}: {why}")
+        what = f"its joint_pos changed by {share:.2g} of what it should"
+        raise ValueError(f"preflight: {name} was moved by {MOVE} rad, but {what}: {why}")
 
 
 def speeds(joints: list[str], answers: list[Answer]) -> None:
