@@ -189,7 +189,6 @@ class World(gymnasium.Env):
         return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._info(info)
 
     def _info(self, info: Info) -> Info:
-        """The info of the one world."""
         return {"critic": info["critic"][0], "fault": bool(info["fault"][0])}
 
     def render(self) -> Any:

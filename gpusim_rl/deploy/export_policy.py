@@ -2,10 +2,10 @@
 
 import copy
 import json
-import math
 from pathlib import Path
 
 import mujoco
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,12 +86,10 @@ def read_evaluated(run: Path, iteration: Iteration, controller: Controller) -> J
     """The content of a run's readings.json; empty unless it is of this policy."""
     try:
         saved = json.loads(read_text(run / READINGS))
-        shapes, ranges = controller.shapes(), saved["ranges"]
-        widths = {name: [len(end) for end in ranges[name]] for name in controller.readings}
-        numbers = [x for name in controller.readings for end in ranges[name] for x in end]
-        numbers.append(saved["success"] or 0.0)
-        fits = all(widths[name] == 4 * list(shapes[name]) for name in widths)
-        finite = all(math.isfinite(float(x)) for x in numbers)
+        shapes, success = controller.shapes(), np.array(saved["success"] or 0.0, float)
+        ranges = [(x, np.array(saved["ranges"][x], float)) for x in controller.readings]
+        fits = all(x.shape == (4, *shapes[name]) for name, x in ranges)
+        finite = all(np.isfinite(x).all() for x in (success, *(x for _, x in ranges)))
         if fits and finite and saved["iteration"] == iteration.iterations:
             return saved
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

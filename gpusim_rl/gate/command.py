@@ -83,10 +83,9 @@ def compare_policies(cfg: Json) -> None:
     out= holds all of it as JSON. Exits with 1 unless what ab.prove= says is proved.
     """
     with errors.one_line_errors():
-        from gpusim_rl.config.compose import compose_plain
         from gpusim_rl.gate.settings import check_compared, check_keys
 
-        check_keys(cfg, compose_plain("play", []))
+        check_keys(cfg)
         check_compared(cfg)
         report = compare_files([*map(Path, cfg["onnx"])], cfg, cfg["onnx"], print_now)
         print(report["text"])
@@ -114,11 +113,10 @@ def compare_files(
 
 def policy_file(cfg: Json) -> Path:
     """The file that is judged: onnx=, or that of a run."""
-    from gpusim_rl.config.compose import compose_plain
     from gpusim_rl.config.validate import writable
     from gpusim_rl.gate.settings import check_keys
 
-    check_keys(cfg, compose_plain("play", []))
+    check_keys(cfg)
     writable("judged", cfg["judged"], (".onnx",))
     path = Path(cfg["onnx"]) if cfg["onnx"] else player.find_run(cfg).path / "policy.onnx"
     if not path.is_file() and not cfg["onnx"]:

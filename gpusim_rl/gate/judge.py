@@ -122,8 +122,8 @@ def make_verdict(report: Json, settings: Settings) -> Json:
 def settings_for(kind: str, settings: Settings) -> Settings:
     """The settings with the limits of a kind of robot; one that a user changed stays."""
     defaults, limits = compose_plain("play", ["mode=gate"])["gate"]["limits"], settings["limits"]
-    of_kind = {key: x for key, x in settings["kinds"].get(kind, {}).items() if key in limits}
-    of_kind = {key: x for key, x in of_kind.items() if limits[key] == defaults[key]}
+    kinds = settings["kinds"].get(kind, {}).items()
+    of_kind = {key: x for key, x in kinds if key in limits and limits[key] == defaults[key]}
     return {**settings, "limits": limits | of_kind}
 
 

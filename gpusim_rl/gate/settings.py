@@ -1,5 +1,6 @@
 """Checks of the sections `gate` and `ab` of a configuration."""
 
+from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core import ranges
 from gpusim_rl.deploy.onboard.verdict import Json
 
@@ -49,9 +50,9 @@ def check_size(key: str, robots: int, seconds: float) -> None:
         )
 
 
-def check_keys(cfg: Json, usual: Json) -> None:
+def check_keys(cfg: Json) -> None:
     """ValueError for the first key that the mode does not use, and that differs from usual."""
-    mode = cfg["mode"]
+    mode, usual = cfg["mode"], compose_plain("play", [])
     for key, value in cfg.items():
         if key not in USED[mode] and value != usual[key]:
             meant = f": is {MEANT[key]} meant?" if key in MEANT and mode == "gate" else ""

@@ -123,8 +123,12 @@ def test_targets_are_those_of_env(case, monkeypatch, tmp_path):
 
 
 def test_cartpole(tmp_path):
-    """A task without command, memory or legs is exported, and its file gives the Env's targets."""
-    check(export_task("cartpole", tmp_path / "p.onnx", steps=STEPS, episode=1.0))
+    """A task without command, memory or legs is exported, and its file gives the Env's targets. A
+    motor's control is in multiples of the force that one unit gives."""
+    exported = export_task("cartpole", tmp_path / "p.onnx", steps=STEPS, episode=1.0)
+    check(exported)
+    targets = runtime.Policy(exported.path).outputs
+    assert (targets["units"], targets["joints"]) == (["10 N"], ["slider"])
 
 
 @pytest.mark.slow

@@ -286,12 +286,6 @@ def test_units_of_other_robots():
     assert quaternion == dict(sensor="framequat", units=["1"] * 4, **about)
 
 
-def test_cartpole_is_pushed_in_newtons(tmp_path):
-    """A motor's control is in multiples of the force that one unit gives."""
-    notes = about(export_task("cartpole", tmp_path / "p.onnx").path)
-    assert notes["outputs"][0]["units"] == ["10 N"] and notes["outputs"][0]["joints"] == ["slider"]
-
-
 def test_a_third_is_exact():
     """A setting of 1/3 is read back as the same float64."""
     task = make_task("quadruped", fastest=(1 / 3, 0.1 + 0.2, 1e-9 / 7))

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from .checks import Policy, Readings, Values, check_preflight, read
+from .checks import Readings, Values, check_preflight, read
 from .guard import Guard
 from .joint_response import (
     MOVE,
@@ -72,7 +72,10 @@ def preflight(
             pause()
             if guard.phase != phase:
                 raise Stopped
-        return checked(policy, read_robot())
+        values, wrong = read(policy, read_robot())
+        if wrong:
+            raise ValueError(f"preflight: {wrong[0]}")
+        return values
 
     with suppress(Stopped):
         stand(guard, step, hung)
@@ -143,14 +146,6 @@ def move_each(
     if not hung:
         base_answers(policy, means)
     speeds(policy.joints, means)
-
-
-def checked(policy: Policy, readings: Readings) -> Values:
-    """The readings in order; ValueError if one is missing or not finite."""
-    values, wrong = read(policy, readings)
-    if wrong:
-        raise ValueError(f"preflight: {wrong[0]}")
-    return values
 
 
 def moved(
