@@ -172,7 +172,6 @@ class Engine:
             raise ProcessLost(str(error).strip().splitlines()[0]) from None
 
     def end(self, process: Handle) -> None:
-        """End a process at once."""
         self.ray.kill(process)
 
     def close(self) -> None:

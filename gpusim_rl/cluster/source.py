@@ -356,7 +356,6 @@ class RemoteSource:
         self.start_all()
 
     def close(self) -> None:
-        """End all actors."""
         self.engine.close()
 
 

@@ -15,21 +15,15 @@ from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.servos import actuators, driven_joints, driven_things, gear
 
 FORMAT = 4
-UNITS = {  # of sensors, by the name of their MuJoCo type; 1 for any other
-    "GYRO": "rad/s",
-    "ACCELEROMETER": "m/s²",
-    "CLOCK": "s",
-    "FRAMEANGVEL": "rad/s",
-    "TOUCH": "N",
-    "FORCE": "N",
-    "TORQUE": "N m",
-    "RANGEFINDER": "m",
-    "CAMPROJECTION": "pixel",
-    "BALLANGVEL": "rad/s",
-    "TENDONPOS": "m",
-    "TENDONVEL": "m/s",
-    "TENDONACTFRC": "N",
-    "ACTUATORFRC": "N",
+UNITS = {  # → kinds of sensors, by the name of their MuJoCo type; the unit of any other is 1
+    "rad/s": ("GYRO", "FRAMEANGVEL", "BALLANGVEL"),
+    "m/s²": ("ACCELEROMETER",),
+    "m": ("RANGEFINDER", "TENDONPOS"),
+    "m/s": ("TENDONVEL",),
+    "N": ("TOUCH", "FORCE", "TENDONACTFRC", "ACTUATORFRC"),
+    "N m": ("TORQUE",),
+    "s": ("CLOCK",),
+    "pixel": ("CAMPROJECTION",),
 }
 OF_A_JOINT = {"JOINTPOS": "{}", "JOINTVEL": "{}/s", "JOINTACTFRC": "{force}"}
 ENDS = ("least", "low", "high", "greatest")  # of the numbers that an input had
@@ -186,11 +180,10 @@ def describe_sensor(m: mujoco.MjModel, name: str) -> Json:
 
 
 def sensor_unit(m: mujoco.MjModel, i: int, kind: str) -> str:
-    """The unit of sensor i."""
     if kind in OF_A_JOINT:
         unit = joint_unit(m, int(m.sensor_objid[i]))
         return OF_A_JOINT[kind].format(unit, force="N m" if unit == "rad" else "N")
-    return UNITS.get(kind, "1")
+    return next((unit for unit, kinds in UNITS.items() if kind in kinds), "1")
 
 
 def model_name(m: mujoco.MjModel) -> str:

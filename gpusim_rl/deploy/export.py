@@ -127,7 +127,6 @@ def check_error(what: str, error: float, where: str) -> None:
 
 
 def session(data: bytes) -> Any:
-    """The onnxruntime session of a serialized model."""
     import onnxruntime
 
     return onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])

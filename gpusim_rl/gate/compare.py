@@ -175,7 +175,6 @@ def summary(
     titles: Sequence[str],
     how: Settings,
 ) -> Json:
-    """The report of a comparison."""
     counts = dict(zip(CELLS, evidence.counts.tolist(), strict=True))
     line = f"{conclusion(evidence.verdict(how['error']), titles, how)}: "
     line += figures(evidence, titles, how)
@@ -237,5 +236,4 @@ def log_wealth(counts: Array, difference: Array) -> Array:
 
 
 def log_beta(a: float, b: float) -> float:
-    """The logarithm of the beta function."""
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)

@@ -225,7 +225,6 @@ def failures(rows: list[Json], robot: Robot, settings: Settings) -> list[str]:
 
 
 def exceeded(one: Json, robot: Robot, limits: dict[str, float]) -> list[str]:
-    """The limits that a scenario does not keep."""
     lines, name = [], one["scenario"]
     keys = {"falls": "falls", "error": robot.follows} | {key: key for key in JUDGED}
     if name == ENDURANCE:  # few robots, for long: falls per hour count
