@@ -1,12 +1,14 @@
 """Exported policies for the tests: an actor that is not at rest, what its Env did with it, and the
 file."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import Tensor, nn
@@ -95,11 +97,28 @@ def export_task(
         record_observations(env, actor, 10)
     env = fresh_env(task, name)
     controller = Controller(env.task, actor)
-    recorded = record(env, lambda obs, _: actor(obs), controller, steps)
+    return export_env(env, controller, path, lambda obs, _: actor(obs), name, steps, rest)
+
+
+def export_env(
+    env: Env,
+    controller: Controller,
+    path: Path,
+    act: Callable[[Tensor, Tensor], Tensor],
+    name: str,
+    steps: int,
+    rest: dict[str, Any] | None = None,
+) -> Exported:
+    """Export the controller of a fresh Env, in which `act` acts as `record` has it."""
+    recorded = record(env, act, controller, steps)
     ranges = percentiles(recorded.readings)
     about: Any = dict(name=name, recorded=recorded, ranges=ranges, lineage={}, rest=rest)
-    error = export(controller, path, **about)
-    return Exported(path, controller, recorded, error)
+    return Exported(path, controller, recorded, export(controller, path, **about))
+
+
+def notes_of(model: onnx.ModelProto) -> dict[str, str]:
+    """The metadata of a model."""
+    return {x.key: x.value for x in model.metadata_props}
 
 
 def use_torch(monkeypatch: pytest.MonkeyPatch) -> None:

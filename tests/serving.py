@@ -152,7 +152,7 @@ def other_version(file: Path, out: Path, **about: Any) -> Path:
 
     from gpusim_rl.deploy.to_onnx import sealed  # loads torch
 
-    data, _ = unsealed(file.read_bytes(), file)
+    data = unsealed(file.read_bytes(), file)
     model = onnx.load_model_from_string(data)
     weights = max(model.graph.initializer, key=lambda x: len(x.raw_data))
     values = np.frombuffer(weights.raw_data, np.float32)

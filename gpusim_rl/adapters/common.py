@@ -18,7 +18,7 @@ TRAINING = (*resume.CHANGEABLE, "threads", "num_steps", "algo", "curriculum")
 
 
 def compose_config(
-    task: str, num_envs: int | None, words: Sequence[str], keys: dict[str, Any]
+    task: str, num_envs: int | None, words: Sequence[str], keys: dict[str, object]
 ) -> Config:
     """train.py's configuration; ValueError in the same one line for the same
     mistakes.
@@ -34,17 +34,16 @@ def compose_config(
         raise ValueError(f"words={words!r}: expected a list of KEY=VALUE, such as {words.split()}")
     keys = {"task": task} | keys | ({} if num_envs is None else {"num_envs": num_envs})
     deep = {key: value for key, value in trees.flatten(keys).items() if not isinstance(value, dict)}
-    for key in [word.partition("=")[0].strip() for word in words] + list(deep):
-        if trees.is_below(key, TRAINING):
-            raise ValueError(
-                f"{key} belongs to the training, not to the environment: set it in your trainer"
-            )
     # JSON's quoted words, lists, true and null are Hydra's too
     overrides = [
         f"{key}={json.dumps(value, default=plain, ensure_ascii=False)}"
         for key, value in deep.items()
     ]
     changed = tuple(word.partition("=")[0].strip() for word in [*words, *overrides])
+    for key in changed:
+        if trees.is_below(key, TRAINING):
+            where = "belongs to the training, not to the environment"
+            raise ValueError(f"{key} {where}: set it in your trainer")
     # Whatever learns with another trainer is judged in the same worlds, so they are exact.
     exact = [] if any(trees.is_below(key, ("task.training",)) for key in changed) else [EXACT]
     cfg = compose.compose_plain("config", [*words, *overrides, *exact])

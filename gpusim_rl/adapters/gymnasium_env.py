@@ -34,6 +34,7 @@ except ImportError:
     ) from None
 
 MODES = ("rgb_array",)
+Info = dict[str, Any]
 HEIGHT, WIDTH = 360, 480  # pixels
 
 
@@ -61,7 +62,7 @@ class Worlds(VectorEnv):
         render_mode: None or "rgb_array".
     """
 
-    metadata: dict[str, Any] = {  # noqa: RUF012
+    metadata: Info = {  # noqa: RUF012
         "autoreset_mode": AutoresetMode.SAME_STEP,
         "render_modes": MODES,
     }
@@ -88,8 +89,8 @@ class Worlds(VectorEnv):
 
     @torch.no_grad()
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self, *, seed: int | None = None, options: Info | None = None
+    ) -> tuple[np.ndarray, Info]:
         """Begin a new episode in every world.
 
         The same seed gives the same worlds, episodes and noise, whatever was done before. World i
@@ -112,7 +113,7 @@ class Worlds(VectorEnv):
     @torch_threads(1)  # torch's would fight the engine's: a fifth of the speed on two cores
     def step(
         self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
         """One control step: observation, reward (B,) float32, terminated (B,), truncated (B,),
         info."""
         action = torch.as_tensor(np.asarray(actions, np.float32), device=self.env.device)
@@ -137,9 +138,7 @@ class Worlds(VectorEnv):
             info |= {"final_info": self._info(end, fault.copy(), done), "_final_info": done.copy()}
         return obs, reward, terminated, truncated, info
 
-    def _info(
-        self, critic: np.ndarray, fault: np.ndarray, where: np.ndarray | None = None
-    ) -> dict[str, Any]:
+    def _info(self, critic: np.ndarray, fault: np.ndarray, where: np.ndarray | None = None) -> Info:
         """The info of the worlds of a mask (None: of all), in Gymnasium's form."""
         mask = np.ones(self.num_envs, bool) if where is None else where
         return {"critic": critic, "_critic": mask.copy(), "fault": fault, "_fault": mask.copy()}
@@ -150,7 +149,7 @@ class Worlds(VectorEnv):
             return None
         return tuple(self._camera(qpos) for qpos in array(self.env.sim.qpos))
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         """Free the OpenGL context."""
         if self._camera:
             self._camera.close()
@@ -163,7 +162,7 @@ class World(gymnasium.Env):
     the next episode.
     """
 
-    metadata: dict[str, Any] = {"render_modes": MODES}  # noqa: RUF012
+    metadata: Info = {"render_modes": MODES}  # noqa: RUF012
 
     def __init__(
         self, task: str, *, words: Sequence[str] = (), render_mode: str | None = None, **keys: Any
@@ -175,22 +174,21 @@ class World(gymnasium.Env):
         self.action_space = self.worlds.single_action_space
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self, *, seed: int | None = None, options: Info | None = None
+    ) -> tuple[np.ndarray, Info]:
         """As `Worlds.reset`."""
         super().reset(seed=seed)
         obs, info = self.worlds.reset(seed=seed, options=options)
         return obs[0], self._info(info)
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, Info]:
         """As `Worlds.step`, for action (nu,)."""
         obs, reward, terminated, truncated, info = self.worlds.step(np.asarray(action)[None])
         if terminated[0] or truncated[0]:
             obs, info = info["final_obs"], info["final_info"]
         return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._info(info)
 
-    def _info(self, info: dict[str, Any]) -> dict[str, Any]:
-        """The info of the one world."""
+    def _info(self, info: Info) -> Info:
         return {"critic": info["critic"][0], "fault": bool(info["fault"][0])}
 
     def render(self) -> Any:

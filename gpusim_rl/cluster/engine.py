@@ -27,6 +27,7 @@ TOO_LATE = (
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 before `import ray`, or import it later"
 )
 STORE = 256 << 20  # bytes of Ray's object store on one machine
+Handle = Any  # of Ray: to a process, or to a value
 
 
 class ProcessLost(RuntimeError):
@@ -41,13 +42,15 @@ class Process:
 
     busy = leaves = False
 
-    def begin(self, kind: Any, where: dict[str, int], *about: Any) -> Any:
+    def begin(
+        self, kind: type, where: dict[str, int], *about: object
+    ) -> tuple[int, dict[str, str]]:
         """Make one. Returns the process id, and what the learner must have in common with it."""
         self.worker = kind(*about, **where)
         signal.signal(signal.SIGTERM, self.leave)
         return os.getpid(), self.worker.identity()
 
-    def leave(self, *_: Any) -> None:
+    def leave(self, *_: object) -> None:
         """End now, or at the next call if one is answered; a rented machine gives such notice."""
         self.leaves = True
         if not self.busy:
@@ -79,7 +82,7 @@ class Engine:
     """
 
     def __init__(self, actors: int, address: str | None, labels: dict[str, str] | None = None):
-        self.processes: list[Any] = []
+        self.processes: list[Handle] = []
         self.guard: subprocess.Popen[bytes] | None = None
         settings = SETTINGS | ({} if address else LOOPBACK)
         if not address and "ray" not in sys.modules:  # Ray reads the mode when it is imported
@@ -129,21 +132,21 @@ class Engine:
             where = f"cluster.address={address}" + f" with {self.labels}" * bool(self.labels)
             warn(f"{where} has {cores:.0f} cores: {actors} actors wait for more")
 
-    def start(self, kind: Any, where: dict[str, int], *about: Any) -> tuple[Any, Any]:
+    def start(self, kind: type, where: dict[str, int], *about: object) -> tuple[Handle, Handle]:
         """A new process with a worker, and the reference to what its `begin` returns."""
         how = {"num_cpus": kind.cores, "label_selector": self.labels if kind.cores else {}}
         self.processes.append(process := self.remote.options(**how).remote())
         return process, process.begin.remote(kind, where, *about)
 
-    def call(self, process: Any, method: str, *args: Any) -> Any:
+    def call(self, process: Handle, method: str, *args: object) -> Handle:
         """The reference to what a method of a worker returns."""
         return process.call.remote(method, *args)
 
-    def put(self, value: Any) -> Any:
+    def put(self, value: object) -> Handle:
         """A reference to a value, which processes get as a copy."""
         return self.ray.put(value)
 
-    def ready(self, references: list[Any], wait: bool = True) -> list[Any]:
+    def ready(self, references: list[Handle], wait: bool = True) -> list[Handle]:
         """Those references whose values are there, or whose processes have ended.
 
         wait: for the first one.
@@ -153,7 +156,7 @@ class Engine:
         count = len(references)
         return self.ray.wait(references, num_returns=count, timeout=0, fetch_local=False)[0]
 
-    def get(self, reference: Any) -> Any:
+    def get(self, reference: Handle) -> Any:
         """The value of a reference.
 
         Raises:
@@ -168,8 +171,7 @@ class Engine:
         except (errors.RayActorError, errors.ObjectLostError) as error:
             raise ProcessLost(str(error).strip().splitlines()[0]) from None
 
-    def end(self, process: Any) -> None:
-        """End a process at once."""
+    def end(self, process: Handle) -> None:
         self.ray.kill(process)
 
     def close(self) -> None:

@@ -150,7 +150,6 @@ class ClusterIteration(Iteration):
         return self.source.evaluator.result
 
     def close(self) -> None:
-        """End the actors."""
         self.source.close()
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.cluster.actor import Actor, identity
-from gpusim_rl.cluster.engine import Engine, ProcessLost
+from gpusim_rl.cluster.engine import Engine, Handle, ProcessLost
 from gpusim_rl.cluster.evaluator import Evaluator
 from gpusim_rl.cluster.ledger import Ledger, Packet, digest
 from gpusim_rl.config.sections import Config
@@ -39,12 +40,12 @@ class Seat:
     name: str  # in messages
     first: int = 0  # of its worlds, among those of this process
     count: int = 0
-    process: Any = None  # as the engine knows it; pid: as the operating system does
+    process: Handle = None  # as the engine knows it; pid: as the operating system does
     pid: int = 0
-    begun: Any = None  # reference to what begins it, until it has begun
-    asked: Any = None  # reference to its next packet, or success
+    begun: Handle = None  # reference to what begins it, until it has begun
+    asked: Handle = None  # reference to its next packet, or success
     version: int = 0  # of the policy that it was asked to act with
-    state: Any = None  # of its worlds before the next collection, in sync mode
+    state: Arrays | None = None  # of its worlds before the next collection, in sync mode
     deaths: int = 0  # in a row, without a result between
     died: bool = False  # since the last report
     seconds: float = 0.0  # spent by its last collection
@@ -82,7 +83,7 @@ class RemoteSource:
         ValueError: the actors do not fit the learner, in one line.
     """
 
-    def __init__(self, cfg: Config, env: Env, learner: Any, record: Record):
+    def __init__(self, cfg: Config, env: Env, learner: Learner, record: Record):
         section, worlds, group = cfg.cluster, record.rows.shape[1], env.group
         actors, rest = divmod(section.actors, group.size)
         if rest:
@@ -98,11 +99,11 @@ class RemoteSource:
         self.ledger = Ledger(self.identity["columns"], section.lag_limit, actors)
         self.numbers: dict[str, Tensor] = {}
         self.packets: list[Packet] = []  # that came, in their order, and are not learned from yet
-        self.sent: tuple[int, Any] = -1, None  # a version, and the reference to its weights
+        self.sent: tuple[int, Handle] = -1, None  # a version, and the reference to its weights
         self.version, self.deaths, self.spent = 0, 0, Spent()
         self.evaluator = RemoteEvaluator(self, Seat("the evaluator"))
         self.engine = Engine(section.actors, section.address, section.labels)
-        policy: Any = copy.deepcopy(learner.policy)
+        policy = copy.deepcopy(learner.policy)
         about = cfg.plain, policy.cpu(), record.columns
         self.about = [self.engine.put(x) for x in about]
         try:
@@ -172,7 +173,7 @@ class RemoteSource:
             raise PeerLost(f"{seat.name} {what} {DEATHS} times before it gave anything: {reason}")
         warn(f"{seat.name} (process {seat.pid or 'none'}) {what}: it is started again")
 
-    def insist(self, actor: int, ask: Callable[[Seat], Any]) -> Any:
+    def insist(self, actor: int, ask: Callable[[Seat], Handle]) -> Any:
         """The value of what `ask` asks of an actor, or of its next life if it ends."""
         while True:
             self.wait_for(actor)
@@ -208,7 +209,7 @@ class RemoteSource:
                 learned = self.take(packet, worlds)
             seat.state = state
 
-    def ask(self, seat: Seat) -> Any:
+    def ask(self, seat: Seat) -> Handle:
         """The reference to the packet that an actor is asked for."""
         numbers = {key: host(x) for key, x in self.numbers.items()}
         how = self.version, self.weights(), numbers, self.sync
@@ -312,7 +313,7 @@ class RemoteSource:
             finite |= self.record.fault[:, worlds]
         return bool(finite.all())
 
-    def weights(self) -> Any:
+    def weights(self) -> Handle:
         """The reference to the weights of now: it is made once for a version."""
         if self.sent[0] != self.version:
             live = self.learner.tensors().items()
@@ -328,7 +329,7 @@ class RemoteSource:
     def states(self) -> list[Arrays]:
         """The state of the worlds of each actor in sync mode."""
 
-        def ask(seat: Seat) -> Any:
+        def ask(seat: Seat) -> Handle:
             return self.engine.call(seat.process, "state")
 
         return [x.state or self.insist(i, ask) for i, x in enumerate(self.seats)]
@@ -355,7 +356,6 @@ class RemoteSource:
         self.start_all()
 
     def close(self) -> None:
-        """End all actors."""
         self.engine.close()
 
 
@@ -373,7 +373,7 @@ class RemoteEvaluator:
     def __init__(self, source: RemoteSource, seat: Seat):
         self.source, self.seat = source, seat
 
-    def begin(self, evaluate: Callable[[Any], float], mean: float) -> None:
+    def begin(self, evaluate: Callable[[Evaluator], float], mean: float) -> None:
         """Let the policy of now be evaluated."""
         self.request = evaluate, self.source.version, self.source.weights(), mean
         self.send()

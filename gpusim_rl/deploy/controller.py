@@ -1,7 +1,6 @@
 """The whole control step of a robot as one torch module, made of the task's own methods."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -188,7 +187,7 @@ def start_values(task: Task, names: tuple[str, ...], sample: dict[str, Tensor]) 
     first = first_memory(task, sample[RNG])
     start = {name: torch.zeros_like(sample[name]) for name in names if name in ACTIONS}
     start |= {name: first[name] for name in names if name in first}
-    terms: dict[str, Any] = task.observe(State(sample, task.sensor_columns))
+    terms = task.observe(State(sample, task.sensor_columns))
     for name, term in terms.items():
         steps = task.history.get(name, 1) - 1
         if steps > 0:

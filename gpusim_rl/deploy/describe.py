@@ -3,12 +3,11 @@
 `docs/policy.schema.json` is its schema.
 """
 
-from typing import Any
-
 import mujoco
 
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.deploy.controller import COMMAND, FAULT, MEMORY, NEXT, RESTART, TARGETS, Controller
+from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.deploy.record import Ranges
 from gpusim_rl.envs.declarations import Command, Rotation
 from gpusim_rl.envs.readings import JOINTS
@@ -16,23 +15,15 @@ from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.servos import actuators, driven_joints, driven_things, gear
 
 FORMAT = 4
-UNITS = {  # of sensors, by the name of their MuJoCo type
-    "GYRO": "rad/s",
-    "ACCELEROMETER": "m/s²",
-    "MAGNETOMETER": "1",
-    "CLOCK": "s",
-    "FRAMEANGVEL": "rad/s",
-    "TOUCH": "N",
-    "TACTILE": "1",
-    "FORCE": "N",
-    "TORQUE": "N m",
-    "RANGEFINDER": "m",
-    "CAMPROJECTION": "pixel",
-    "BALLANGVEL": "rad/s",
-    "TENDONPOS": "m",
-    "TENDONVEL": "m/s",
-    "TENDONACTFRC": "N",
-    "ACTUATORFRC": "N",
+UNITS = {  # → kinds of sensors, by the name of their MuJoCo type; the unit of any other is 1
+    "rad/s": ("GYRO", "FRAMEANGVEL", "BALLANGVEL"),
+    "m/s²": ("ACCELEROMETER",),
+    "m": ("RANGEFINDER", "TENDONPOS"),
+    "m/s": ("TENDONVEL",),
+    "N": ("TOUCH", "FORCE", "TENDONACTFRC", "ACTUATORFRC"),
+    "N m": ("TORQUE",),
+    "s": ("CLOCK",),
+    "pixel": ("CAMPROJECTION",),
 }
 OF_A_JOINT = {"JOINTPOS": "{}", "JOINTVEL": "{}/s", "JOINTACTFRC": "{force}"}
 ENDS = ("least", "low", "high", "greatest")  # of the numbers that an input had
@@ -40,9 +31,7 @@ UP = "the world's up axis, so minus projected gravity: (0, 0, 1) when the frame 
 AXES = {"FRAMEXAXIS": "x axis", "FRAMEYAXIS": "y axis", "FRAMEZAXIS": "z axis"}
 
 
-def describe(
-    controller: Controller, *, name: str, ranges: Ranges, lineage: dict[str, Any]
-) -> dict[str, Any]:
+def describe(controller: Controller, *, name: str, ranges: Ranges, lineage: Json) -> Json:
     """The description of a controller for a robot's program. JSON keeps every bit of its floats.
 
     Args:
@@ -57,7 +46,10 @@ def describe(
         "task": name,
         "robot": model_name(task.mjm),
         "dt": task.dt,
-        "inputs": [*describe_inputs(controller, ranges), describe_restart()],
+        "inputs": [
+            *describe_inputs(controller, ranges),
+            {"name": RESTART, "kind": RESTART, "type": "bool", "shape": []},
+        ],
         "memory": [
             {
                 "name": key,
@@ -76,16 +68,11 @@ def describe(
     }
 
 
-def describe_restart() -> dict[str, Any]:
-    """The input that tells that an episode begins."""
-    return {"name": RESTART, "kind": RESTART, "type": "bool", "shape": []}
-
-
-def describe_inputs(controller: Controller, ranges: Ranges) -> list[dict[str, Any]]:
+def describe_inputs(controller: Controller, ranges: Ranges) -> list[Json]:
     """The readings and the command: names, units, frames, joints, ranges."""
     task, shapes, entries = controller.task, controller.shapes(), []
     for name in controller.readings:
-        entry: dict[str, Any] = {"name": name, "kind": "reading", "type": "float32"}
+        entry: Json = {"name": name, "kind": "reading", "type": "float32"}
         entry |= {"shape": list(shapes[name])}
         if name == COMMAND:
             entry |= {"kind": COMMAND} | describe_command(task)
@@ -99,7 +86,7 @@ def describe_inputs(controller: Controller, ranges: Ranges) -> list[dict[str, An
     return entries
 
 
-def describe_command(task: Task) -> dict[str, Any]:
+def describe_command(task: Task) -> Json:
     """The numbers of the command, and the ranges that it was trained for."""
     c = task.command
     if c is None:
@@ -111,7 +98,7 @@ def describe_command(task: Task) -> dict[str, Any]:
     return about | ({"shown_by": c.shown_by} if c.shown_by else {})
 
 
-def describe_rotations(c: Command) -> dict[str, Any]:
+def describe_rotations(c: Command) -> Json:
     """The rotations of a command: `lean` and `spin` of one that is last, else a list."""
     turns = [
         {"first": columns.start, "lean": part.lean, "spin": part.spin}
@@ -123,7 +110,7 @@ def describe_rotations(c: Command) -> dict[str, Any]:
     return {"rotations": turns} if turns else {}
 
 
-def describe_targets(task: Task) -> dict[str, Any]:
+def describe_targets(task: Task) -> Json:
     """The output that goes to the actuators: joints, units, gains, limits and a safe pose."""
     m, about = task.mjm, actuators(task.mjm)
     about["safe_pose"] = about.pop("default_pose")
@@ -174,31 +161,29 @@ def control_unit(m: mujoco.MjModel, i: int) -> str:
     return force if scale == 1 else f"{scale:g} {force}"
 
 
-def describe_sensor(m: mujoco.MjModel, name: str) -> dict[str, Any]:
+def describe_sensor(m: mujoco.MjModel, name: str) -> Json:
     """The type, unit and frame of a sensor of the model."""
     i = m.sensor(name).id
     kind = mujoco.mjtSensor(m.sensor_type[i]).name.removeprefix("mjSENS_")
     thing = object_name(m, m.sensor_objtype[i], m.sensor_objid[i])
     about = {"sensor": kind.lower(), "units": [sensor_unit(m, i, kind)] * int(m.sensor_dim[i])}
+    frame = object_name(m, m.sensor_reftype[i], m.sensor_refid[i])
     if kind in AXES:
-        frame = object_name(m, m.sensor_reftype[i], m.sensor_refid[i])
         sign = {"sign": UP} if (kind, thing) == ("FRAMEZAXIS", "world") else {}
         return about | {"frame": frame, "meaning": f"{AXES[kind]} of {thing}"} | sign
     if kind in OF_A_JOINT or thing.startswith(("actuator", "tendon")):
         return about | {"of": thing}
     if kind in ("FRAMEQUAT", "FRAMEANGVEL"):
-        frame = object_name(m, m.sensor_reftype[i], m.sensor_refid[i])
         what = "orientation" if kind == "FRAMEQUAT" else "angular velocity"
         return about | {"frame": frame, "meaning": f"{what} of {thing}"}
     return about | {"frame": thing}
 
 
 def sensor_unit(m: mujoco.MjModel, i: int, kind: str) -> str:
-    """The unit of sensor i."""
     if kind in OF_A_JOINT:
         unit = joint_unit(m, int(m.sensor_objid[i]))
         return OF_A_JOINT[kind].format(unit, force="N m" if unit == "rad" else "N")
-    return UNITS.get(kind, "1")
+    return next((unit for unit, kinds in UNITS.items() if kind in kinds), "1")
 
 
 def model_name(m: mujoco.MjModel) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.deploy.controller import MEMORY, RESTART, Controller
 from gpusim_rl.deploy.describe import FORMAT, describe
+from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.deploy.record import Ranges, Trace, greatest_changes
 from gpusim_rl.deploy.to_onnx import finished, to_onnx
 
@@ -29,8 +30,8 @@ def export(
     name: str,
     recorded: Trace,
     ranges: Ranges,
-    lineage: dict[str, Any],
-    rest: dict[str, Any] | None = None,
+    lineage: Json,
+    rest: Json | None = None,
 ) -> float:
     """Write a controller as ONNX and return its largest difference from the Env, of a target.
 
@@ -73,7 +74,7 @@ def export_network(
     history: dict[str, int],
     observations: Tensor,
     mjcf: str,
-    lineage: dict[str, Any],
+    lineage: Json,
     further: dict[str, str] | None = None,
 ) -> float:
     """Write an actor with its normalizer as ONNX: `obs` (B, no) → `action` (B, nu), not clamped.
@@ -126,7 +127,6 @@ def check_error(what: str, error: float, where: str) -> None:
 
 
 def session(data: bytes) -> Any:
-    """The onnxruntime session of a serialized model."""
     import onnxruntime
 
     return onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
@@ -162,11 +162,8 @@ def parity(data: bytes, controller: Controller, recorded: Trace) -> float:
             raise ValueError(f"export: in control step {t} of {steps} {what}")
         expected = {name: x[t] for name, x in recorded.after.items()}
         memory = dict(zip(memory, after, strict=True))
-        pairs = [
-            (targets, recorded.targets[t]),
-            *((memory[name], x) for name, x in expected.items()),
-        ]
-        for pair in pairs:
+        pairs = [(memory[name], x) for name, x in expected.items()]
+        for pair in ((targets, recorded.targets[t]), *pairs):
             ours, theirs = (x.astype(np.float64) for x in pair)  # also of bool memory
             error = np.abs(ours - theirs) / np.maximum(1, np.abs(theirs))
             # max() of Python would drop it

@@ -2,11 +2,10 @@
 
 import copy
 import json
-import math
 from pathlib import Path
-from typing import Any
 
 import mujoco
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from gpusim_rl.core.waiting import waiting
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export import export, export_network
 from gpusim_rl.deploy.mjlab import NAMES, MjlabActor, fits
+from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.deploy.record import Trace, percentiles, record
 from gpusim_rl.deploy.rest_measurements import standing
 from gpusim_rl.envs.task import Task
@@ -29,9 +29,7 @@ STEPS = 64  # control steps of them
 READINGS = "readings.json"  # of a run: what its final evaluation showed the policy
 
 
-def evaluated(
-    iteration: Iteration, success: float | None, ranges: dict[str, Any]
-) -> dict[str, Any]:
+def evaluated(iteration: Iteration, success: float | None, ranges: Json) -> Json:
     """The content of a run's readings.json: ranges of the inputs in its final evaluation."""
     return {"iteration": iteration.iterations, "success": success, "ranges": ranges}
 
@@ -73,27 +71,25 @@ def export_policy(iteration: Iteration, cfg: Config, run: Path, path: Path | Non
         )
 
 
-def rest(task: Task, controller: Controller) -> dict[str, Any]:
+def rest(task: Task, controller: Controller) -> Json:
     """How the robot of a file stands, on flat ground."""
     model = compile_spec(mujoco.MjSpec.from_string(task.mjcf_text()))
     return standing(model, controller.needs.readings, task.dt)
 
 
-def lineage(run: Path, iteration: Iteration) -> dict[str, Any]:
+def lineage(run: Path, iteration: Iteration) -> Json:
     """Where a policy comes from, for the file's description."""
     return {"run": run.name, "iteration": iteration.iterations}
 
 
-def read_evaluated(run: Path, iteration: Iteration, controller: Controller) -> dict[str, Any]:
+def read_evaluated(run: Path, iteration: Iteration, controller: Controller) -> Json:
     """The content of a run's readings.json; empty unless it is of this policy."""
     try:
         saved = json.loads(read_text(run / READINGS))
-        shapes, ranges = controller.shapes(), saved["ranges"]
-        widths = {name: [len(end) for end in ranges[name]] for name in controller.readings}
-        numbers = [x for name in controller.readings for end in ranges[name] for x in end]
-        numbers.append(saved["success"] or 0.0)
-        fits = all(widths[name] == 4 * list(shapes[name]) for name in widths)
-        finite = all(math.isfinite(float(x)) for x in numbers)
+        shapes, success = controller.shapes(), np.array(saved["success"] or 0.0, float)
+        ranges = [(x, np.array(saved["ranges"][x], float)) for x in controller.readings]
+        fits = all(x.shape == (4, *shapes[name]) for name, x in ranges)
+        finite = all(np.isfinite(x).all() for x in (success, *(x for _, x in ranges)))
         if fits and finite and saved["iteration"] == iteration.iterations:
             return saved
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -114,7 +110,7 @@ def export_bare_network(iteration: Iteration, cfg: Config, run: Path, path: Path
     name, weights, noise = cfg.task.name, cfg.task.weights, cfg.task.noise
     env, actor = iteration.env, iteration.policy.actor
     observations = observe(iteration.policy, env.task, weights=weights, noise=noise)
-    about: dict[str, Any] = dict(terms=env.term_widths, history=env.task.history)
+    about: Json = dict(terms=env.term_widths, history=env.task.history)
     about |= dict(name=name, mjcf=env.task.mjcf_text(), lineage=lineage(run, iteration))
     task = env.task.evaluation()  # on the CPU
     if not fits(task, env.term_widths):

@@ -8,7 +8,8 @@ from ours in a sign and an order, and no clock moves its legs.
 import copy
 import json
 import math
-from typing import Any, TypeGuard
+from collections.abc import Sequence
+from typing import TypeGuard
 
 import mujoco
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.deploy.describe import actuated_joints
+from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.tracing import reads, sample_inputs
@@ -123,7 +125,7 @@ class MjlabActor(nn.Module):
     def metadata(self, run: str) -> dict[str, str]:
         """The keys of mjlab's files, each a list with commas; numbers with all their digits."""
         facts, joints = actuators(self.task.mjm), actuated_joints(self.task.mjm)
-        lists: dict[str, list[Any]] = {
+        lists: dict[str, Sequence[object]] = {
             "joint_names": joints,
             "default_joint_pos": self.stance.tolist(),
             "action_scale": self.scale.tolist(),
@@ -137,11 +139,10 @@ class MjlabActor(nn.Module):
     def deploy_yaml(self) -> str:
         """The text of a deploy.yaml, as JSON: what mjlab's metadata has no key for."""
         task, ranges = self.task, actuators(self.task.mjm)["control_range"]
-        terms: dict[str, dict[str, Any]]
-        terms = {name: {"history_length": n} for name, (n, _) in self.shapes.items()}
+        terms: Json = {name: {"history_length": n} for name, (n, _) in self.shapes.items()}
         terms["clock"]["params"] = {"period": 1 / task.gait, "stand_threshold": task.least_command}
         ends = zip(task.command.ends(-1), task.command.ends(1), strict=True)
-        twist: dict[str, Any] = {"ranges": dict(zip(AXES, ends, strict=True))}
+        twist: Json = {"ranges": dict(zip(AXES, ends, strict=True))}
         if task.acceleration:
             twist["acceleration"] = dict(zip(AXES, task.acceleration, strict=True))
         about = {
@@ -159,13 +160,10 @@ def fits(task: Task, widths: dict[str, int]) -> TypeGuard[Walking]:
     Args:
         widths: observation term → its width.
     """
-    if not isinstance(task, Walking) or not task.base or not {*widths} <= {*NAMES}:
+    needed = {"up", "action", "command", "clock"}
+    if not isinstance(task, Walking) or not task.base or not needed <= {*widths} <= {*NAMES}:
         return False
-    if not {"up", "action", "command", "clock"} <= {*widths}:
-        return False
-    hidden = [
-        name for name in ("up", "action", "command", "clock") if not task.history.get(name, 1)
-    ]
+    hidden = [name for name in needed if not task.history.get(name, 1)]
     site = task.mjm.site(int(task.mjm.sensor("gyro").objid[0]))
     level = np.allclose(site.quat, [1, 0, 0, 0]) and site.bodyid[0] == task.base.body
     servos = (task.mjm.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE).all()

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterable
-from typing import Any
 
 import mujoco
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.deploy.onboard.joint_response import MOVE, Answer
 from gpusim_rl.deploy.onboard.preflight import moved
+from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.robots.servos import actuators, driven_joints, safe_controls
 
@@ -21,7 +21,7 @@ SOFT = 0.02  # share of kp as it sinks
 AXIS = [getattr(mujoco.mjtSensor, f"mjSENS_FRAME{x}AXIS").value for x in "XYZ"]
 
 
-def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> dict[str, Any]:
+def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> Json:
     """Measurements of a robot in its safe pose, and as each joint is moved a little.
 
     The joints are moved as `onboard.preflight` does it on the robot, one after the other.
@@ -63,7 +63,7 @@ def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> dict[str, An
     return about if down is None else about | {"lying": down.tolist()}
 
 
-def changes(m: mujoco.MjModel, answers: list[Answer]) -> dict[str, Any]:
+def changes(m: mujoco.MjModel, answers: list[Answer]) -> Json:
     """Changes of joint_pos and axes as each joint was moved, and after how many steps."""
     changing = [
         name

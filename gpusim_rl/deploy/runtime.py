@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from numpy.typing import ArrayLike
 
-FORMATS = (3, 4)  # 3 has no seal, and less to check readings by
+FORMAT = 4  # of the descriptions that are read
 SEAL = re.compile(rb"sha256 of the first (\d{9}) bytes: ([0-9a-f]{64})")
 VERDICT = re.compile(rb"r[\x80-\xff]*[\0-\x7f]\n\x04gate\x12[\x80-\xff]*[\0-\x7f]{[^\0-\x1f]*}")
 CHANGED = "was changed after its export, so its SHA-256 differs"
@@ -35,6 +36,8 @@ SHORTEST = 1e-4  # control period [s]
 LANES = 4  # Why: docs/decisions/0096-bits-of-a-batch.md
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 TYPES = ("float32", "float64", "int32", "int64", "bool")
+# what a wrong description raises: JSON has numbers beyond float
+MISTAKES = LookupError, TypeError, ValueError, AttributeError, OverflowError, MemoryError
 Array = np.ndarray
 Readings = Mapping[str, Any]  # name → values
 
@@ -68,26 +71,20 @@ class Policy:
         if not (path := Path(path)).is_file():
             raise FileNotFoundError(f"no ONNX file {path}")
         self.data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else b""
-        exported, is_sealed = unsealed(self.data, path)
-        self.session = load_session(exported, path)
+        self.session = load_session(unsealed(self.data, path), path)
         metadata = self.session.get_modelmeta().custom_metadata_map
         try:
             self.about: dict[str, Any] = json.loads(metadata["gpusim_rl"])
             self.mjcf: str = metadata["mjcf"]
         except (KeyError, ValueError, RecursionError):
             raise ValueError(f"{path} was not exported by gpusim_rl: no description") from None
-        check_format(self.about, path, is_sealed)
+        check_format(self.about, path)
+        if not SEAL.search(self.data):
+            raise ValueError(f"{path} {CHANGED}")
         try:
             self._configure()
             self._try()
-        except (
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            OverflowError,
-            MemoryError,
-        ) as error:
+        except MISTAKES as error:
             reason = " ".join(f"{type(error).__name__} {error}".split())
             raise ValueError(f"{path} has an invalid description: {reason}") from None
 
@@ -148,7 +145,7 @@ class Policy:
             self.memory[name] = np.where(begins, start, self.memory[name])
         self._begins |= worlds
 
-    def act(self, readings: Readings, command: Any = None) -> Array:
+    def act(self, readings: Readings, command: ArrayLike | None = None) -> Array:
         """Controls for the next `dt` seconds; advances the memory.
 
         If a number of a robot's readings, command or result is not finite, `fault` is true for it.
@@ -224,7 +221,7 @@ class Policy:
             value = np.stack([as_float32(value[joint]) for joint in names], -1)
         return self._checked(name, value, self.needs[name])
 
-    def command_rows(self, command: Any) -> Array:
+    def command_rows(self, command: ArrayLike | None) -> Array:
         """(B, n) the command: one for all robots, or one for each."""
         about, width = self.command or {}, len((self.command or {})["names"])
         if command is None:
@@ -233,7 +230,7 @@ class Policy:
         x = np.atleast_1d(command)
         return self._checked("command", np.broadcast_to(x, (self._worlds, x.shape[-1])), width)
 
-    def _checked(self, name: str, value: Any, width: int) -> Array:
+    def _checked(self, name: str, value: ArrayLike, width: int) -> Array:
         """A value as (B, width) float32; ValueError if its shape differs."""
         x = np.atleast_2d(as_float32(value))
         if x.shape != (self._worlds, width):
@@ -243,14 +240,14 @@ class Policy:
         return x
 
 
-def as_float32(value: Any) -> Array:
+def as_float32(value: ArrayLike) -> Array:
     """A value in float32. A number that is too large for it becomes infinite, which is a fault."""
     with np.errstate(over="ignore", invalid="ignore"):  # a signaling NaN is a NaN
         return np.asarray(value, np.float32)
 
 
-def unsealed(data: bytes, path: Path) -> tuple[bytes, bool]:
-    """The bytes that were exported, without the verdict after them, and whether a seal covers them.
+def unsealed(data: bytes, path: Path) -> bytes:
+    """The bytes that were exported, without the verdict after them; all of a file without a seal.
 
     Only these are run, so that nothing that follows can change the network. The seal is their
     SHA-256. It finds mistakes, and is no signature.
@@ -259,25 +256,23 @@ def unsealed(data: bytes, path: Path) -> tuple[bytes, bool]:
         ValueError: the file has a seal, and other bytes than it says; in one line.
     """
     if not (seal := SEAL.search(data)):
-        return data, False
+        return data
     size, digest = int(seal[1]), seal[2]
     exported, end = data[:size], data[size:]
     actual = hashlib.sha256(exported.replace(digest, b"0" * 64)).hexdigest()
     if actual != digest.decode() or (end and not VERDICT.fullmatch(end)):
         raise ValueError(f"{path} {CHANGED}")
-    return exported, True
+    return exported
 
 
-def check_format(about: Any, path: Path, is_sealed: bool) -> None:
-    """ValueError in one line unless a description is of a controller, in a format of `FORMATS`."""
+def check_format(about: object, path: Path) -> None:
+    """ValueError in one line unless a description is of a controller, in the format `FORMAT`."""
     version = about.get("format") if isinstance(about, dict) else None
-    if version not in FORMATS:
-        reads = f"this program reads format {FORMATS[-1]}: export it again with play.py mode=export"
+    if version != FORMAT:
+        reads = f"this program reads format {FORMAT}: export it again with play.py mode=export"
         raise ValueError(f"{path} has format {version!r}, {reads}")
     if about.get("kind") != "controller":
         raise ValueError(f"{path} is a network alone, exported with export=network: no controller")
-    if not is_sealed and version != FORMATS[0]:
-        raise ValueError(f"{path} {CHANGED}")
 
 
 def load_session(data: bytes, path: Path) -> onnxruntime.InferenceSession:

@@ -13,6 +13,8 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from gpusim_rl.deploy.onboard.verdict import Json
+
 OPSET = 18
 KEY = "gpusim_rl"  # of the description in the file's metadata
 SEAL = "sha256 of the first {:09} bytes: {}"  # of a file, the digest as zeros
@@ -87,7 +89,9 @@ class Arguments(nn.Module):
         return self.module(*args)
 
 
-def missing_operator(traced: Any, error: BaseException, user: Callable[[str], str]) -> str:
+def missing_operator(
+    traced: torch.export.ExportedProgram, error: BaseException, user: Callable[[str], str]
+) -> str:
     """One line that names the operator that ONNX lacks, and who uses it."""
     reason = " ".join(str(error).split())[:200]
     while error.__cause__:
@@ -103,7 +107,7 @@ def missing_operator(traced: Any, error: BaseException, user: Callable[[str], st
 
 def finished(
     model: onnx.ModelProto,
-    description: dict[str, Any],
+    description: Json,
     mjcf: str,
     further: dict[str, str] | None = None,
 ) -> bytes:

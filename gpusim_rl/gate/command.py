@@ -4,17 +4,17 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.waiting import print_now
+from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.play import player
 
 MAX_LINES = 3  # failures that are printed; out= holds all
 
 
-def gate_policy(cfg: dict[str, Any]) -> None:
+def gate_policy(cfg: Json) -> None:
     """mode=gate: print what the policy does, write the verdict into its file.
 
     judged= names another file for the policy with its verdict, and the variants lie beside that.
@@ -66,7 +66,7 @@ def say_verdict(path: Path) -> None:
         errors.warn(f"warning: the verdict of the release gate is not valid: {error}")
 
 
-def verdict_of(path: Path) -> dict[str, Any] | None:
+def verdict_of(path: Path) -> Json | None:
     """The verdict in a file; ValueError, which names the file, if that was edited."""
     from gpusim_rl.deploy.onboard.verdict import read_verdict
     from gpusim_rl.deploy.runtime import MAX_BYTES
@@ -77,16 +77,15 @@ def verdict_of(path: Path) -> dict[str, Any] | None:
         raise ValueError(f"{path}: {error}") from None
 
 
-def compare_policies(cfg: dict[str, Any]) -> None:
+def compare_policies(cfg: Json) -> None:
     """mode=ab: drive the same robots with both files of onnx=, and print who fails alone.
 
     out= holds all of it as JSON. Exits with 1 unless what ab.prove= says is proved.
     """
     with errors.one_line_errors():
-        from gpusim_rl.config.compose import compose_plain
         from gpusim_rl.gate.settings import check_compared, check_keys
 
-        check_keys(cfg, compose_plain("play", []))
+        check_keys(cfg)
         check_compared(cfg)
         report = compare_files([*map(Path, cfg["onnx"])], cfg, cfg["onnx"], print_now)
         print(report["text"])
@@ -96,8 +95,8 @@ def compare_policies(cfg: dict[str, Any]) -> None:
 
 
 def compare_files(
-    paths: list[Path], cfg: dict[str, Any], titles: list[str], say: Callable[[str], None]
-) -> dict[str, Any]:
+    paths: list[Path], cfg: Json, titles: list[str], say: Callable[[str], None]
+) -> Json:
     """The report of a comparison of two files; ValueError if they drive different robots.
 
     Args:
@@ -112,13 +111,12 @@ def compare_files(
         return compare(policies, cfg["gate"], cfg["ab"], cfg["seed"], titles, say)
 
 
-def policy_file(cfg: dict[str, Any]) -> Path:
+def policy_file(cfg: Json) -> Path:
     """The file that is judged: onnx=, or that of a run."""
-    from gpusim_rl.config.compose import compose_plain
     from gpusim_rl.config.validate import writable
     from gpusim_rl.gate.settings import check_keys
 
-    check_keys(cfg, compose_plain("play", []))
+    check_keys(cfg)
     writable("judged", cfg["judged"], (".onnx",))
     path = Path(cfg["onnx"]) if cfg["onnx"] else player.find_run(cfg).path / "policy.onnx"
     if not path.is_file() and not cfg["onnx"]:
@@ -128,8 +126,8 @@ def policy_file(cfg: dict[str, Any]) -> Path:
 
 
 def evaluate_file(
-    path: Path, settings: dict[str, Any], seed: int, out: Path | None = None
-) -> tuple[dict[str, Any], bytes]:
+    path: Path, settings: Json, seed: int, out: Path | None = None
+) -> tuple[Json, bytes]:
     """The report of a file, whose verdict is written into it or `out`, and what was judged.
 
     ValueError if it cannot be judged, or is changed meanwhile.
@@ -144,9 +142,7 @@ def evaluate_file(
     return report, data
 
 
-def report_of(
-    path: Path, settings: dict[str, Any], seed: int, title: str | None = None
-) -> dict[str, Any]:
+def report_of(path: Path, settings: Json, seed: int, title: str | None = None) -> Json:
     """The report of a file, into which nothing is written; ValueError if it cannot be judged."""
     policy, _ = player.open_onnx(path)
     from gpusim_rl.gate.judge import evaluate_policy
@@ -165,7 +161,7 @@ def description_errors(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} has an invalid description: {reason}") from None
 
 
-def text(report: dict[str, Any]) -> str:
+def text(report: Json) -> str:
     """A report for people."""
     from gpusim_rl.gate.judge import table
 
@@ -186,7 +182,7 @@ def text(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def failure(path: Path, report: dict[str, Any]) -> str:
+def failure(path: Path, report: Json) -> str:
     """Why a policy or its variants fail, in a line; empty if they pass. A pass is printed."""
     if report["verdict"] != "pass":
         lines = report["complaints"]

@@ -8,10 +8,10 @@ the chance that one ever exceeds 1/α is at most α. So one may look after each 
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
+from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.drive import drive
 from gpusim_rl.gate.judge import ENDURANCE, changed, settings_for, succeeded
@@ -19,7 +19,6 @@ from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
 
 Array = np.ndarray
-Report = dict[str, Any]
 BETS = np.array([0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9])  # shares of the wealth
 ROUND = 1 << 32  # times the round is added to the seed, so that none is a seed of the gate
 GRID = np.linspace(-0.999, 0.999, 1999)  # differences of two shares
@@ -85,7 +84,7 @@ def compare(
     seed: int,
     titles: Sequence[str],
     say: Callable[[str], None],
-) -> Report:
+) -> Json:
     """What two policies do on the same robots, round by round, until something is proved.
 
     Args:
@@ -129,20 +128,15 @@ def compare(
 
 def check_same(a: Robot, b: Robot, titles: Sequence[str]) -> None:
     """ValueError unless two policies drive the same joints of a robot by the same command."""
-    about = [
-        {
-            "robot": x.policy.about["robot"],
-            "joints": x.policy.joints,
-            "command": (x.policy.command or {}).get("names"),
-            "kind": x.kind,
-        }
-        for x in (a, b)
-    ]
-    for key, value in about[0].items():
-        if value != about[1][key]:
-            raise ValueError(
-                f"{titles[0]} and {titles[1]} cannot be compared, as their {key} differs"
-            )
+    for key, of in {
+        "robot": lambda x: x.policy.about["robot"],
+        "joints": lambda x: x.policy.joints,
+        "command": lambda x: (x.policy.command or {}).get("names"),
+        "kind": lambda x: x.kind,
+    }.items():
+        if of(a) != of(b):
+            files = " and ".join(titles)
+            raise ValueError(f"{files} cannot be compared, as their {key} differs")
 
 
 def scenarios(robot: Robot, settings: Settings) -> list[str]:
@@ -177,11 +171,10 @@ def finished(verdict: str, prove: str) -> bool:
 def summary(
     evidence: Evidence,
     table: dict[str, Array],
-    alone: list[Report],
+    alone: list[Json],
     titles: Sequence[str],
     how: Settings,
-) -> Report:
-    """The report of a comparison."""
+) -> Json:
     counts = dict(zip(CELLS, evidence.counts.tolist(), strict=True))
     line = f"{conclusion(evidence.verdict(how['error']), titles, how)}: "
     line += figures(evidence, titles, how)
@@ -243,5 +236,4 @@ def log_wealth(counts: Array, difference: Array) -> Array:
 
 
 def log_beta(a: float, b: float) -> float:
-    """The logarithm of the beta function."""
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)

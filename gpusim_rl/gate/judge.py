@@ -10,7 +10,6 @@ import stat
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,25 +18,22 @@ from gpusim_rl.config.trees import flatten
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.core.waiting import counted
-from gpusim_rl.deploy.onboard.verdict import digest, with_verdict
+from gpusim_rl.deploy.onboard.verdict import Json, digest, with_verdict
 from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
 from gpusim_rl.gate.drive import DriveResult, drive
 from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
 from gpusim_rl.viewer.target import rotations
 
-Report = dict[str, Any]
 # Keys of a report that its verdict has, besides success.
-VERDICT_KEYS = ("verdict", "complaints", "skipped", "follows", "kind", "reported", "seed")
-VERDICT_KEYS += ("changed",)
-Row = dict[str, Any]
+VERDICT_KEYS = "verdict complaints skipped follows kind reported seed changed".split()
 CONSTANT, ENDURANCE = "constant", "endurance"
 MEANS = ("error", "turn", "torque", "joint", "speed", "power", "transport", "change")
 NAMES = {"rate": "falls per robot-hour", "told": "speed as told"}  # of keys in a line of `failures`
 JUDGED = ("turn", "torque", "joint", "speed", "transport", "change")  # and error and falls
 
 
-def evaluate_policy(policy: Policy, settings: Settings, seed: int, title: str) -> Report:
+def evaluate_policy(policy: Policy, settings: Settings, seed: int, title: str) -> Json:
     """The results of a policy in every scenario that applies to its robot, and the verdict.
 
     `title` begins the lines that tell how much is done.
@@ -89,14 +85,14 @@ def check(robot: Robot, settings: Settings, skipped: dict[str, str]) -> None:
         raise ValueError("gate.reported leaves nothing to judge")
 
 
-def drive_rows(plans: list[Plan], doing: str) -> list[Row]:
+def drive_rows(plans: list[Plan], doing: str) -> list[Json]:
     """The results of scenarios that are driven side by side, while a line says what is done."""
     results = drive(plans, partial(counted, doing=doing))
     return [row(plan, result) for plan, result in zip(plans, results, strict=True)]
 
 
 def write_verdict(
-    path: Path, report: Report, settings: Settings, judged: bytes, out: Path | None = None
+    path: Path, report: Json, settings: Settings, judged: bytes, out: Path | None = None
 ) -> None:
     """Write a report's verdict into the file that it is of; a link stays one.
 
@@ -112,7 +108,7 @@ def write_verdict(
     out.chmod(stat.S_IMODE(mode))
 
 
-def make_verdict(report: Report, settings: Settings) -> Report:
+def make_verdict(report: Json, settings: Settings) -> Json:
     """What a file's verdict says, of a report."""
     return {key: report[key] for key in VERDICT_KEYS} | {
         "scenarios": {x["scenario"]: x["success"]["value"] for x in report["rows"]},
@@ -126,12 +122,12 @@ def make_verdict(report: Report, settings: Settings) -> Report:
 def settings_for(kind: str, settings: Settings) -> Settings:
     """The settings with the limits of a kind of robot; one that a user changed stays."""
     defaults, limits = compose_plain("play", ["mode=gate"])["gate"]["limits"], settings["limits"]
-    of_kind = {key: x for key, x in settings["kinds"].get(kind, {}).items() if key in limits}
-    of_kind = {key: x for key, x in of_kind.items() if limits[key] == defaults[key]}
+    kinds = settings["kinds"].get(kind, {}).items()
+    of_kind = {key: x for key, x in kinds if key in limits and limits[key] == defaults[key]}
     return {**settings, "limits": limits | of_kind}
 
 
-def changed(settings: Settings, kind: str) -> dict[str, Any]:
+def changed(settings: Settings, kind: str) -> Json:
     """The settings that differ from the defaults of a kind of robot, by their dotted names."""
     defaults = flatten({**settings_for(kind, compose_plain("play", ["mode=gate"])["gate"])})
     return {
@@ -144,8 +140,6 @@ def changed(settings: Settings, kind: str) -> dict[str, Any]:
 def settings_hash(settings: Settings) -> str:
     """SHA-256 of the settings of a gate: which scenarios and limits a verdict is of."""
     used = {key: x for key, x in settings.items() if key != "kinds"}  # the robot's are in limits
-    if used.get("late") == [0.0, 0.0]:
-        del used["late"]  # a file that was judged before there was this key keeps its verdict
     numbers = json.loads(json.dumps(used), parse_int=float)  # 1 and 1.0 are the same
     return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
 
@@ -153,14 +147,14 @@ def settings_hash(settings: Settings) -> str:
 # -- the results of a scenario ---------------------------------------------------------------------
 
 
-def share(which: np.ndarray) -> Row:
+def share(which: np.ndarray) -> Json:
     """The share of robots (B,) bool, how many they are, and the interval of the share."""
     count = int(which.sum())
     interval = wilson(count, len(which))
     return {"count": count, "value": count / len(which), "interval": interval}
 
 
-def mean(values: np.ndarray) -> Row | None:
+def mean(values: np.ndarray) -> Json | None:
     """The mean of (B,) numbers and its normal interval at 95 %; None if all are NaN."""
     values = values[~np.isnan(values)]
     if not (n := len(values)):
@@ -170,7 +164,7 @@ def mean(values: np.ndarray) -> Row | None:
     return {"value": value, "interval": [value - half, value + half]}
 
 
-def rate(count: int, hours: float) -> Row:
+def rate(count: int, hours: float) -> Json:
     """Events per hour, and the exact interval of their Poisson rate at 95 %.
 
     Garwood (1936), https://doi.org/10.1093/biomet/28.3-4.437.
@@ -202,7 +196,7 @@ def succeeded(plan: Plan, result: DriveResult) -> np.ndarray:
     return within
 
 
-def row(plan: Plan, result: DriveResult) -> Row:
+def row(plan: Plan, result: DriveResult) -> Json:
     """The results of one scenario: `falls` and `success` are shares, all others are means.
 
     The endurance has a `rate`, too: falls per hour that a robot was driven.
@@ -225,13 +219,12 @@ def row(plan: Plan, result: DriveResult) -> Row:
     }
 
 
-def failures(rows: list[Row], robot: Robot, settings: Settings) -> list[str]:
+def failures(rows: list[Json], robot: Robot, settings: Settings) -> list[str]:
     """One line for each limit that a scenario does not keep; none if the policy passes."""
     return [line for x in rows if x["judged"] for line in exceeded(x, robot, settings["limits"])]
 
 
-def exceeded(one: Row, robot: Robot, limits: dict[str, float]) -> list[str]:
-    """The limits that a scenario does not keep."""
+def exceeded(one: Json, robot: Robot, limits: dict[str, float]) -> list[str]:
     lines, name = [], one["scenario"]
     keys = {"falls": "falls", "error": robot.follows} | {key: key for key in JUDGED}
     if name == ENDURANCE:  # few robots, for long: falls per hour count
@@ -249,7 +242,7 @@ def exceeded(one: Row, robot: Robot, limits: dict[str, float]) -> list[str]:
     return lines
 
 
-def success(rows: list[Row]) -> Row:
+def success(rows: list[Json]) -> Json:
     """The share of all robots of judged scenarios that succeed."""
     count = sum(x["success"]["count"] for x in rows if x["judged"])
     of = sum(x["robots"] for x in rows if x["judged"])
@@ -263,7 +256,7 @@ COLUMNS = (*SHARES, "torque", "joint", "speed", "energy", "change")
 KEYS = {"energy": "transport"}  # column → key of a row, where it is another word
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Json]) -> str:
     """The results as a table for people."""
     keys = {name: KEYS.get(name, name) for name in COLUMNS}
     keys = {name: key for name, key in keys.items() if any(key in x for x in rows)}
@@ -288,7 +281,7 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def cell(one: Row | None, interval: bool) -> str:
+def cell(one: Json | None, interval: bool) -> str:
     """A value, and with `interval` half of its interval's width."""
     if one is None:
         return "-"

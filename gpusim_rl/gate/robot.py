@@ -72,10 +72,9 @@ def make_robot(policy: Policy) -> Robot:
     follows, place = followed_by(policy, model)
     limits = policy.outputs["torque_limit"]
     torque = [np.inf if x is None else x / abs(gear(model, i)) for i, x in enumerate(limits)]
-    joints = np.array(driven_joints(model))
+    actuators = np.array(torque), np.array(driven_joints(model))
     free = free_base(model)
-    torque = np.array(torque)
-    return Robot(policy, model, base, free, up, height, feet, follows, place, torque, joints)
+    return Robot(policy, model, base, free, up, height, feet, follows, place, *actuators)
 
 
 def compiled(mjcf: str, base: int = 0) -> mujoco.MjModel:

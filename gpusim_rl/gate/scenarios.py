@@ -81,7 +81,6 @@ class Plan:
 
     @property
     def width(self) -> int:
-        """How many numbers the command has."""
         return len(self.robot.policy.command["names"]) if self.robot.policy.command else 0
 
     def commands(self, share: Array) -> Array:

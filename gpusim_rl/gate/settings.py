@@ -1,8 +1,8 @@
 """Checks of the sections `gate` and `ab` of a configuration."""
 
-from typing import Any
-
+from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core import ranges
+from gpusim_rl.deploy.onboard.verdict import Json
 
 PAIRS = ("late", "slope", "friction", "payload")  # ranges: least and greatest
 VARIANTS = ("fp16", "int8")
@@ -17,7 +17,7 @@ PROOFS = ("better", "not_worse")
 MEANT = {"seconds": "gate.seconds=", "episodes": "gate.robots="}
 
 
-def check_settings(cfg: dict[str, Any]) -> None:
+def check_settings(cfg: Json) -> None:
     """ValueError for the first value of the sections `gate` and `ab` that is not allowed."""
     ranges.check(cfg, table=ranges.GATE)
     if cfg["ab"]["prove"] not in PROOFS:
@@ -36,7 +36,7 @@ def check_settings(cfg: dict[str, Any]) -> None:
     check_size("gate.endurance.robots", long["robots"], 60 * long["minutes"])
 
 
-def check_compared(cfg: dict[str, Any]) -> None:
+def check_compared(cfg: Json) -> None:
     """ValueError if a comparison alone is to leave scenarios out."""
     if names := cfg["gate"]["reported"]:
         raise ValueError(f"A/B compares all scenarios: it does not use gate.reported={names}")
@@ -50,16 +50,16 @@ def check_size(key: str, robots: int, seconds: float) -> None:
         )
 
 
-def check_keys(cfg: dict[str, Any], usual: dict[str, Any]) -> None:
+def check_keys(cfg: Json) -> None:
     """ValueError for the first key that the mode does not use, and that differs from usual."""
-    mode = cfg["mode"]
+    mode, usual = cfg["mode"], compose_plain("play", [])
     for key, value in cfg.items():
         if key not in USED[mode] and value != usual[key]:
             meant = f": is {MEANT[key]} meant?" if key in MEANT and mode == "gate" else ""
             raise ValueError(f"mode={mode} does not use {key}={value}{meant}")
 
 
-def check_variants(names: Any) -> None:
+def check_variants(names: object) -> None:
     """ValueError unless the variants= exist, each once; null is none."""
     expected = f"variants={names}: expected a list of {' and '.join(VARIANTS)}"
     if names is None:

@@ -17,10 +17,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from gpusim_rl.core.files import write_whole
+from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.gate.drive import drive
-from gpusim_rl.gate.judge import Report, evaluate_policy, write_verdict
+from gpusim_rl.gate.judge import evaluate_policy, write_verdict
 from gpusim_rl.gate.robot import make_robot
 from gpusim_rl.gate.scenarios import Plan, Settings
 
@@ -28,12 +29,11 @@ NETWORK = ("Gemm", "MatMul")  # operators of its layers
 ROBOTS, SECONDS = 16, 5  # whose inputs calibrate a variant of bytes
 CHECKSUMS = ("gate", "seal")  # keys of the metadata that are of one file alone
 CALLS, WARM = 2000, 200  # of one robot, that are timed; and those before them
-Row = dict[str, Any]
 
 
 def make(
-    path: Path, judged: bytes, names: list[str], report: Report, settings: Settings, seed: int
-) -> list[Row]:
+    path: Path, judged: bytes, names: list[str], report: Json, settings: Settings, seed: int
+) -> list[Json]:
     """Write the variants of a file beside it, such as policy.int8.onnx, each with its verdict.
 
     A variant is refused if it fails the gate, or succeeds less often than the file by more than
@@ -162,7 +162,7 @@ def recorded(policy: Policy, settings: Settings, seed: int) -> list[dict[str, np
     return feeds
 
 
-def about(name: str, path: Path, report: Report) -> Row:
+def about(name: str, path: Path, report: Json) -> Json:
     """A row on a file: its size, how long a step of one robot takes, its success."""
     median, slow = latency(Policy(path))
     won = report["success"]
@@ -193,7 +193,7 @@ def latency(policy: Policy) -> tuple[float, float]:
     return float(median), float(slow)
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Json]) -> str:
     """The variants as a table for people."""
     lines = ["variant    kB   p50 ms   p99 ms   success"]
     for x in rows:

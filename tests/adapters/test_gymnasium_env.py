@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 from gpusim_rl.adapters import gymnasium_env
-from tests.adapters.conftest import KEYS
+from tests.adapters.conftest import KEYS, upset
 
 HONEST = (
     "minimum value is -infinity",
@@ -30,6 +30,13 @@ HONEST = (
 
 def make(task: str = "quadruped", num_envs: int = 4, **keys) -> gymnasium_env.Worlds:
     return gymnasium_env.make(task, num_envs, **(KEYS | keys))
+
+
+def begun(**keys) -> gymnasium_env.Worlds:
+    """Worlds in which the episodes of seed 1 begin."""
+    worlds = make(**keys)
+    worlds.reset(seed=1)
+    return worlds
 
 
 def play(
@@ -159,23 +166,20 @@ def test_an_end_has_the_offsets_of_its_episode():
     """`final_obs` has the encoders' offsets and the biases that the episode had; that of a
     quarantined world is zero."""
     noise = {f"task.noise.{term}": 0.0 for term in ("gyro", "up", "joint_pos", "joint_vel")}
-    keys = {
-        "task.randomise": {"encoder": {"kind": "uniform"}, "bias": {"gyro": {"kind": "uniform"}}}
-    }
-    worlds = make(**{"task.episode": 0.1, "task.history": {"up": 2}}, **noise, **keys)
+    errors = {"encoder": {"kind": "uniform"}, "bias": {"gyro": {"kind": "uniform"}}}
+    keys = {"task.episode": 0.1, "task.history": {"up": 2}, "task.randomise": errors}
+    worlds = make(**keys, **noise)
     obs, info = worlds.reset(seed=1)
-    spots = slice(0, 3), slice(9, 21)  # gyro, joints, beside two steps of `up`
-    off = [
-        obs[:, a] - info["critic"][:, b]
-        for a, b in zip(spots, (slice(0, 3), slice(6, 18)), strict=True)
-    ]
+    # gyro and joints: of the actor, beside two steps of `up`, and of the critic
+    spots = (slice(0, 3), slice(0, 3)), (slice(9, 21), slice(6, 18))
+    off = [obs[:, a] - info["critic"][:, b] for a, b in spots]
     assert all(np.abs(x).max() > 0.01 for x in off)
     for _ in range(5):
         obs, _, _, truncated, info = worlds.step(worlds.action_space.sample())
     final, critic = np.stack(info["final_obs"]), info["final_info"]["critic"]
     assert truncated.all()
-    assert np.allclose(final[:, spots[0]] - critic[:, :3], off[0], atol=1e-5)
-    assert np.allclose(final[:, spots[1]] - critic[:, 6:18], off[1], atol=1e-5)
+    for (a, b), expected in zip(spots, off, strict=True):
+        assert np.allclose(final[:, a] - critic[:, b], expected, atol=1e-5)
     action = worlds.action_space.sample()
     action[0] = np.nan
     info = worlds.step(action)[-1]
@@ -185,9 +189,7 @@ def test_an_end_has_the_offsets_of_its_episode():
 def test_a_time_out_is_truncated_and_shows_its_end():
     """At a time-out `final_obs` is the view, without noise, of the state that a twin with longer
     episodes is in."""
-    worlds, twin = make(**{"task.episode": 0.1}), make()
-    worlds.reset(seed=1)
-    twin.reset(seed=1)
+    worlds, twin = begun(**{"task.episode": 0.1}), begun()
     for step in range(5):
         action = worlds.action_space.sample()
         obs, reward, terminated, truncated, info = worlds.step(action)
@@ -203,12 +205,9 @@ def test_a_time_out_is_truncated_and_shows_its_end():
 def test_a_fall_is_terminated_and_a_fault_truncated():
     """A robot on its back terminates, a world that is not finite is truncated with `fault`, and the
     others see neither."""
-    worlds, twin = make(), make()
-    worlds.reset(seed=1)
-    twin.reset(seed=1)
+    worlds, twin = begun(), begun()
     rest = np.zeros(worlds.action_space.shape)
-    worlds.env.sim.qpos[0, 3:7] = worlds.env.task.tensor([0.0, 1.0, 0.0, 0.0])
-    worlds.env.sim.qvel[2, 0] = float("nan")
+    upset(worlds.env)
     obs, reward, terminated, truncated, info = worlds.step(rest)
     untouched, paid, *_ = twin.step(rest)
     fell, lost = np.eye(4, dtype=bool)[[0, 2]]
@@ -258,13 +257,11 @@ def test_a_mistake_is_one_line(call, says, capsys):
 def test_wrong_arguments_of_a_step():
     """Actions of another shape, seeds out of range and options are refused."""
     worlds = make("cartpole")
+    mask = {"reset_mask": np.ones(4, bool)}
     for call, says in (
         (lambda: worlds.step(np.zeros((3, 1))), "actions of shape (3, 1): expected (4, 1)"),
         (lambda: worlds.reset(seed=-1), "seed=-1: expected"),
-        (
-            lambda: worlds.reset(options={"reset_mask": np.ones(4, bool)}),
-            "reset takes no options, not reset_mask",
-        ),
+        (lambda: worlds.reset(options=mask), "reset takes no options, not reset_mask"),
     ):
         with pytest.raises(ValueError, match=re.escape(says)):
             call()

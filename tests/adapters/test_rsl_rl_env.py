@@ -14,7 +14,7 @@ if not shutil.which("git"):
     pytest.skip("rsl_rl's logger needs git", allow_module_level=True)
 
 from gpusim_rl.adapters import rsl_rl_env
-from tests.adapters.conftest import KEYS
+from tests.adapters.conftest import KEYS, upset
 
 
 def test_a_step_is_the_envs():
@@ -24,9 +24,8 @@ def test_a_step_is_the_envs():
     env = make_env(num_envs=4, seed=3, stagger=False)
     assert (worlds.num_envs, worlds.num_actions, worlds.max_episode_length) == (4, 12, 1000)
     first = worlds.get_observations()
-    for each in (worlds.env, env):
-        each.sim.qpos[0, 3:7] = each.task.tensor([0.0, 1.0, 0.0, 0.0])
-        each.sim.qvel[2, 0] = float("nan")
+    upset(worlds.env)
+    upset(env)
     env.time[3] = 999
     # As the runner's init_at_random_ep_len does.
     worlds.episode_length_buf = torch.tensor([0, 0, 0, 999])

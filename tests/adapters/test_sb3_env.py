@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import VecMonitor
 
 from gpusim_rl.adapters import gymnasium_env, sb3_env
 from tests.acceptance.adapters import CARTPOLE, judge
-from tests.adapters.conftest import KEYS
+from tests.adapters.conftest import KEYS, upset
 
 
 def test_ends_are_told_as_stable_baselines3_has_them():
@@ -23,8 +23,7 @@ def test_ends_are_told_as_stable_baselines3_has_them():
     env.seed(1)
     assert np.array_equal(env.reset(), twin.reset(seed=1)[0])
     for worlds in (env.worlds, twin):
-        worlds.env.sim.qpos[0, 3:7] = worlds.env.task.tensor([0.0, 1.0, 0.0, 0.0])
-        worlds.env.sim.qvel[2, 0] = float("nan")
+        upset(worlds.env)
         worlds.env.time[3] = worlds.env.task.horizon - 1
     rest = np.zeros((4, 12), np.float32)
     obs, reward, done, infos = env.step(rest)
@@ -50,9 +49,8 @@ def test_seeds_are_used_once():
 def test_asked_of_all_or_refused():
     """Attributes are those of the worlds; what would be done to some worlds is refused."""
     env = sb3_env.make("cartpole", 3, **KEYS)
-    assert (
-        env.get_attr("num_envs", [0, 2]) == [3, 3] and env.env_is_wrapped(VecMonitor) == [False] * 3
-    )
+    assert env.get_attr("num_envs", [0, 2]) == [3, 3]
+    assert env.env_is_wrapped(VecMonitor) == [False] * 3
     with pytest.raises(ValueError, match="indices=1: all worlds are one object"):
         env.env_method("render", indices=1)
 

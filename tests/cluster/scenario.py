@@ -161,7 +161,6 @@ def on_their_own(folder: Path) -> dict[str, Any]:
         "continued": continued,
         "accounts": accounts,
         "learned": sum(x["learned"] for x in source.ledger.accounts.values()),
-        "updates": source.version,
         "iterations": many.iterations,
         "correction": many.learner.correction,
         "finite": all(bool(torch.isfinite(x).all()) for x in copy_state(many.learned()).values()),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,14 +22,7 @@ from gpusim_rl.cluster.actor import Actor, identity
 from gpusim_rl.config import command_line, resume
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
-from tests.command_lines import (
-    TINY,
-    environment,
-    refused,
-    run_process,
-    run_python,
-    succeed,
-)
+from tests.command_lines import TINY, environment, refused, run_process, run_python, succeed
 from tests.core.test_distributed import torchrun_train
 from tests.docs.examples import files
 from tests.shared import shared
@@ -293,28 +287,6 @@ def test_ray_that_was_imported_before_and_listens_here():
     assert done.stdout.split()[-1:] == ["started"], done.stderr
 
 
-class FakeRay:
-    """What the engine asks of Ray; its first starts fail with errors of these texts."""
-
-    def __init__(self, *errors: str):
-        self.errors, self.folders = [*errors], []
-        self.remote = lambda **_: lambda kind: kind
-
-    def init(self, **how):
-        self.folders.append(how["_temp_dir"])
-        if self.errors:
-            raise Exception(self.errors.pop(0))
-
-    def is_initialized(self):
-        return False
-
-    def shutdown(self):
-        pass
-
-    def nodes(self):
-        return [{"Labels": {}, "Resources": {"CPU": 2}, "Alive": True}]
-
-
 @pytest.mark.parametrize(
     "errors, starts, says",
     [
@@ -326,8 +298,10 @@ class FakeRay:
 )
 def test_a_start_that_times_out_is_tried_again(monkeypatch, errors, starts, says):
     """Once, in a folder of its own, as a busy machine may take longer than Ray waits."""
-    ray, constants = FakeRay(*errors), SimpleNamespace(ENABLE_RAY_CLUSTER=False)
-    modules = {"ray": ray, engine.CONSTANTS: constants}
+    ray = Mock(**{"is_initialized.return_value": False})
+    ray.nodes.return_value = [{"Labels": {}, "Resources": {"CPU": 2}, "Alive": True}]
+    ray.init.side_effect = [*map(Exception, errors), None]
+    modules = {"ray": ray, engine.CONSTANTS: Mock(ENABLE_RAY_CLUSTER=False)}
     monkeypatch.setattr(engine, "import_module", modules.__getitem__)
     monkeypatch.setattr(engine.os, "environ", {**os.environ})
     if says:
@@ -335,7 +309,8 @@ def test_a_start_that_times_out_is_tried_again(monkeypatch, errors, starts, says
             engine.Engine(2, None)
     else:
         engine.Engine(2, None).close()
-    assert len({*ray.folders}) == starts and not any(map(os.path.exists, ray.folders))
+    folders = [call.kwargs["_temp_dir"] for call in ray.init.call_args_list]
+    assert len({*folders}) == starts and not any(map(os.path.exists, folders))
 
 
 def test_the_manifest_of_the_page():

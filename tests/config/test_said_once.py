@@ -99,7 +99,7 @@ def test_lists_and_limits_agree():
     versions that the web page needs."""
     files = {file.stem for file in (CONF / "log").glob("*.yaml")}
     assert {"auto", *metric_writers.LOGGERS, "none"} == files
-    assert runtime.FORMATS[-1] == describe.FORMAT
+    assert runtime.FORMAT == describe.FORMAT
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     web = {f"{name}{versions}" for name, versions in VERSIONS.items()}
     assert web == {*project["optional-dependencies"]["web"]}

@@ -14,15 +14,14 @@ from gpusim_rl.core.symmetry import view_mirrors
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.controller import MEMORY, NEXT, RESTART, Controller, check_names
 from gpusim_rl.deploy.describe import describe_targets
-from gpusim_rl.deploy.export import TOLERANCE, export
-from gpusim_rl.deploy.record import percentiles, record
+from gpusim_rl.deploy.export import TOLERANCE
 from gpusim_rl.envs.mirror import Reflector, derive_flips
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import MeanAction, evaluation_env
 from gpusim_rl.robots.servos import safe_controls
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files
-from tests.exported import Exported, export_task, fresh_env, make_actor, use_torch
+from tests.exported import Exported, export_env, export_task, fresh_env, make_actor, use_torch
 from tests.schema import problems
 from tests.worlds import (
     ROOT,
@@ -124,8 +123,12 @@ def test_targets_are_those_of_env(case, monkeypatch, tmp_path):
 
 
 def test_cartpole(tmp_path):
-    """A task without command, memory or legs is exported, and its file gives the Env's targets."""
-    check(export_task("cartpole", tmp_path / "p.onnx", steps=STEPS, episode=1.0))
+    """A task without command, memory or legs is exported, and its file gives the Env's targets. A
+    motor's control is in multiples of the force that one unit gives."""
+    exported = export_task("cartpole", tmp_path / "p.onnx", steps=STEPS, episode=1.0)
+    check(exported)
+    targets = runtime.Policy(exported.path).outputs
+    assert (targets["units"], targets["joints"]) == (["10 N"], ["slider"])
 
 
 @pytest.mark.slow
@@ -292,10 +295,7 @@ def test_actuators_without_a_joint(tmp_path):
     torch.testing.assert_close(env.readings["turned"], s.turned + s.encoder[:, 1:])
     actor, path = make_actor(env), tmp_path / "p.onnx"
     controller = Controller(task, actor)
-    recorded = record(envs[1], lambda obs, _: actor(obs), controller, STEPS)
-    ranges = percentiles(recorded.readings)
-    error = export(controller, path, name="puller", recorded=recorded, ranges=ranges, lineage={})
-    check(Exported(path, controller, recorded, error))
+    check(export_env(envs[1], controller, path, lambda obs, _: actor(obs), "puller", STEPS))
     out = describe_targets(task)
     assert out["joints"] == [None, None, None, "b"] and out["safe_pose"] == [None, None, None, 0.0]
     assert out["drives"] == ["site tip", "site tip", "tendon rope", "joint b"]
@@ -349,12 +349,10 @@ def test_policy_that_remembers(tmp_path, memory):
         mean.restart(began)
         return mean(obs)
 
-    recorded = record(env, act, controller, 200)
-    ranges, path = percentiles(recorded.readings), tmp_path / "p.onnx"
-    error = export(controller, path, name="cartpole", recorded=recorded, ranges=ranges, lineage={})
-    owners = {x["name"]: x["of"] for x in runtime.Policy(path).about["memory"]}
-    assert {name for name, owner in owners.items() if owner == "actor"} == {"actor"}
-    check(Exported(path, controller, recorded, error))
+    exported = export_env(env, controller, tmp_path / "p.onnx", act, "cartpole", 200)
+    memory = runtime.Policy(exported.path).about["memory"]
+    assert [x["name"] for x in memory if x["of"] == "actor"] == ["actor"]
+    check(exported)
 
 
 @torch.no_grad()

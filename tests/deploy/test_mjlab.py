@@ -11,7 +11,7 @@ import torch
 
 from gpusim_rl.deploy.export import TOLERANCE, export_network, session
 from gpusim_rl.deploy.mjlab import MjlabActor, fits
-from tests.exported import fresh_env, make_actor, record_observations
+from tests.exported import fresh_env, make_actor, notes_of, record_observations
 from tests.mjlab_trace import (
     Recorder,
     difference,
@@ -58,17 +58,13 @@ def test_their_words_and_ours(tmp_path, name):
     ours = torch.cat(seen)
     theirs = bridge.theirs(ours)
     path = write(bridge, tmp_path / "walk.onnx", theirs)
-    notes = {x.key: x.value for x in onnx.load(path).metadata_props}
-    scale, stance = (
-        np.array(notes[key].split(","), float) for key in ("action_scale", "default_joint_pos")
-    )
+    notes = {key: x.split(",") for key, x in notes_of(onnx.load(path)).items()}
+    scale, stance = (np.array(notes[x], float) for x in ("action_scale", "default_joint_pos"))
     (action,) = session(path.read_bytes()).run(None, {"obs": theirs.numpy()})
     made, expected = stance + scale * action, torch.cat(targets)
     np.testing.assert_allclose(made, expected, rtol=0, atol=TOLERANCE)
-    assert notes["observation_names"].split(",") == [
-        *("base_ang_vel", "projected_gravity", "joint_pos", "joint_vel", "actions"),
-        *("command", "phase"),
-    ]
+    names = "base_ang_vel projected_gravity joint_pos joint_vel actions command phase"
+    assert notes["observation_names"] == names.split()
     widths = [6, 3, nu, nu, nu, 3, 2]
     mine, columns = ours.split(widths, 1), theirs.split(widths, 1)
     assert torch.equal(columns[1], -mine[1]) and (mine[1][:, 2] > 0).any()
@@ -118,10 +114,8 @@ def walk(tmp_path_factory):
     actor, folder = make_actor(env, push=5.0), tmp_path_factory.mktemp("walk")
     observations = record_observations(fresh_env(task, "humanoid"), actor, 40)
     bridge = MjlabActor(actor, env.task, env.term_widths)  # pyright: ignore
-    path, recorder = (
-        write(bridge, folder / "walk.onnx", bridge.theirs(observations)),
-        Recorder(env, bridge),
-    )
+    path = write(bridge, folder / "walk.onnx", bridge.theirs(observations))
+    recorder = Recorder(env, bridge)
     recorder.run(actor, [(0.0, (0.6, 0.0, 0.0)), (0.2, (0.2, -0.2, 0.5))], 0.6)
     recorder.run(actor, [(0.0, (0.0, 0.0, 0.0)), (0.2, (0.03, 0.02, 0.0))], 0.4)
     return bridge, path, recorder.save(folder / "trace")
@@ -150,9 +144,7 @@ def test_gaitkeeper_reads_the_network(walk):
 def test_gaitkeeper_checks_the_network(walk):
     """Its static checks pass. It makes actions, observations and torques of our Env of the files
     alone, and the motion needs those torques in the file's model."""
-    diagnose, checks = (
-        pytest.importorskip(f"gaitkeeper.{name}") for name in ("diagnose", "checks")
-    )
+    from gaitkeeper import checks, diagnose  # pyright: ignore[reportMissingImports]
     from gaitkeeper.policy import load_policy  # pyright: ignore[reportMissingImports]
     from gaitkeeper.runner import Runner  # pyright: ignore[reportMissingImports]
 
@@ -160,9 +152,8 @@ def test_gaitkeeper_checks_the_network(walk):
     contract, model = read_contract(path), str(write_model(path))
     trace, policy = load_trace(folder), load_policy(contract, path)
     diagnosis = diagnose.diagnose_trace(trace, contract, policy, target=model)
-    assert diagnosis.decision.verdict == "PASS" and diagnosis.decision.evidence == "L2", (
-        diagnosis.lines()
-    )
+    decision = diagnosis.decision
+    assert (decision.verdict, decision.evidence) == ("PASS", "L2"), diagnosis.lines()
     assert max(x.rms for x in diagnosis.d.joints) < 1e-6  # N m, of forces of up to 139
     runner = Runner(contract, model, policy)
     results = checks.run_checks(runner, which=("S16", "S17b", "S18", "S21"))

@@ -39,6 +39,22 @@ def guarded(sim: Simulated, **settings: Any) -> tuple[Guard, list[str]]:
     return Guard(sim.policy, clock=sim.clock, say=said.append, **settings), said
 
 
+def walking(sim: Simulated, seconds: float = 1.2, **settings: Any) -> tuple[Guard, list[str]]:
+    """`guarded`, after so long: 0.7 s to stand up, then the policy's walk."""
+    guard, said = guarded(sim, **settings)
+    sim.drive(guard, seconds, FORWARD)
+    return guard, said
+
+
+def after_preflight(
+    sim: Simulated, wire: faulty.Wire = faulty.honest, **settings: Any
+) -> tuple[Guard, list[str]]:
+    """`guarded`, after preflight with a fault or none."""
+    guard, said = guarded(sim)
+    preflight(guard, *wire(sim), int, **settings)
+    return guard, said
+
+
 def test_it_stands_up_runs_stops_and_stands_up_again(sim):
     """From the ground by a ramp; the policy; a crouch and the ground; and once more."""
     sim.data.qpos[:3] = 0, 0, 0.4
@@ -141,8 +157,7 @@ def test_limits_by_hand():
 @pytest.mark.parametrize("checks, runs", [("refuse", False), ("clamp", True), ("warn", True)])
 def test_readings_outside_of_their_range(sim, checks, runs):
     """They are a fault, cut, or said; the line names the reading and the range."""
-    guard, said = guarded(sim, checks=checks)
-    sim.drive(guard, 0.6, FORWARD)
+    guard, said = walking(sim, 0.6, checks=checks)
     taken: list[float] = []
     act = sim.policy.act
     sim.policy.act = lambda values, command: taken.append(values["gyro"][0]) or act(values, command)
@@ -175,8 +190,7 @@ def test_the_first_reading_is_always_checked(sim, stopped, checks):
 
 def test_a_short_fault_is_held_and_a_long_one_stops(sim):
     """Four steps without readings repeat the targets; five stop the robot."""
-    guard, _ = guarded(sim)
-    sim.drive(guard, 0.7, FORWARD)
+    guard, _ = walking(sim, 0.7)
     last = guard.sent
     for _ in range(4):
         np.testing.assert_array_equal(guard.act(None, FORWARD), last)
@@ -190,16 +204,13 @@ def test_a_short_fault_is_held_and_a_long_one_stops(sim):
 
 
 @pytest.mark.parametrize("checks", ["refuse", "clamp", "warn"])
-@pytest.mark.parametrize("wrong", [{"joint_pos": 20.0}, {"joint_vel": 400.0}])
+@pytest.mark.parametrize("wrong", [("joint_pos", 20.0), ("joint_vel", 400.0)])
 def test_a_spike_of_a_joint_moves_no_target(sim, checks, wrong):
     """A joint's faulty reading bends no target, neither as the policy runs nor in the stop."""
-    guard, _ = guarded(sim, checks=checks)
-    sim.drive(guard, 1.2, FORWARD)
+    guard, _ = walking(sim, checks=checks)
     assert guard.sent is not None and guard.phase == "run"
-    low, high = guard.limits.low, guard.limits.high
-
-    spikes = {k: lambda x, x1=x1: np.where(np.arange(12) == 1, x1, x) for k, x1 in wrong.items()}
-    read, _ = sabotage.changed(**spikes)(sim)
+    low, high, (name, spike) = guard.limits.low, guard.limits.high, wrong
+    read, _ = sabotage.changed(**{name: lambda x: np.where(np.arange(12) == 1, spike, x)})(sim)
 
     def step() -> None:
         before = guard.sent
@@ -235,8 +246,7 @@ def test_a_stop_as_it_rises_is_no_kick(sim):
 def test_faults_that_come_and_go_stop_the_robot(sim):
     """Four of five readings missing stop it; one of five does not."""
     for missing, steps, phase in (([0], 20, "run"), ([0, 1, 2, 3], 7, "stop")):
-        guard, _ = guarded(sim, checks="warn")  # the fall itself is no fault
-        sim.drive(guard, 1.2, FORWARD)
+        guard, _ = walking(sim, checks="warn")  # the fall itself is no fault
         for t in range(steps):
             sim.send(guard.act(None if t % 5 in missing else sim.read(), FORWARD), guard.gain)
         assert guard.phase == phase
@@ -254,8 +264,7 @@ def test_an_age_that_cannot_be(sim, age, says):
 @pytest.mark.parametrize("names", [("gyro",), ("up",), ("joint_pos", "joint_vel"), ("joint_vel",)])
 def test_a_sensor_that_freezes_in_the_walk(sim, names):
     """A whole reading that is equal in ten steps in which the targets move stops the robot."""
-    guard, _ = guarded(sim)
-    sim.drive(guard, 2.0, FORWARD)
+    guard, _ = walking(sim, 2.0)
     begin, held = sim.clock(), {name: x for name, x in sim.read().items() if name in names}
     sim.drive(guard, 1.0, FORWARD, read=lambda: sim.read() | held)
     assert guard.why.startswith(f"{names[0]} is equal in 10 steps") and guard.phase == "stop"
@@ -265,8 +274,7 @@ def test_a_sensor_that_freezes_in_the_walk(sim, names):
 def test_a_robot_that_stands_still_may_measure_the_same(sim):
     """While the targets rest, equal readings are no fault; nor is one that is constant for good, as
     that of a robot's fixed base."""
-    guard, _ = guarded(sim)
-    sim.drive(guard, 2.0, FORWARD)
+    guard, _ = walking(sim, 2.0)
     rest, values = guard.sent, sim.read()
     sim.policy.act = lambda *_: rest
     for _ in range(40):
@@ -285,7 +293,6 @@ HUGE = 10**400  # JSON has such numbers, and no float does
     "wrong, says",
     [
         ({"age": None}, "the readings' age is nan"),
-        ({"age": "1"}, "the readings' age is nan"),
         ({"age": np.zeros(2)}, "the readings' age is nan"),
         ({"age": HUGE}, "the readings' age is nan"),
         ({"command": [HUGE, 0.0, 0.0]}, "int too large to convert to float"),
@@ -301,8 +308,7 @@ HUGE = 10**400  # JSON has such numbers, and no float does
 def test_nothing_is_raised_as_the_robot_walks(sim, wrong, says):
     """What is no number, or no number of a float, is a fault: else the program ended in mid-step.
     A terminal that is gone is not even one."""
-    guard, _ = guarded(sim)
-    sim.drive(guard, 1.2, FORWARD)
+    guard, _ = walking(sim)
     last, act = guard.sent, sim.policy.act
 
     def fail(x: Any) -> None:
@@ -323,8 +329,7 @@ def test_nothing_is_raised_as_the_robot_walks(sim, wrong, says):
 
 def test_a_bad_reading_is_said_once(sim):
     """Not again for each other text, width or number of it."""
-    guard, said = guarded(sim, patience=1000, rate=10)
-    sim.drive(guard, 1.2, FORWARD)
+    guard, said = walking(sim, patience=1000, rate=10)
     before = len(said)
     for i in range(20):
         guard.act(sim.read() | {"up": f"high {i}"}, FORWARD)
@@ -384,6 +389,7 @@ def test_a_joint_that_does_not_follow(sim):
     assert re.match("FL_knee is 0.5.* from its target: it does not follow", why)
 
 
+POSITIVE = ("margin", "late", "rate", "patience", "speed", "change", "lower")
 SWAPPED = [f"{leg}_{x}" for leg in LEGS for x in ("thigh", "abduction", "knee")]
 
 
@@ -397,12 +403,9 @@ SWAPPED = [f"{leg}_{x}" for leg in LEGS for x in ("thigh", "abduction", "knee")]
         ({"joints": "FL_knee"}, "joints='FL_knee': expected the names of all joints"),
         ({"joints": [None]}, "has None too many"),
         ({"checks": "no"}, "checks='no': choose refuse, clamp, warn"),
-        *(
-            ({key: -1}, f"{key}=-1: expected a number above 0")
-            for key in ("margin", "late", "rate")
-        ),
-        *(({key: 0}, f"{key}=0: expected a number") for key in ("patience", "speed", "change")),
+        *(({key: -1}, f"{key}=-1: expected a number above 0") for key in POSITIVE),
         ({"lower": np.nan}, "lower=nan: expected a number"),
+        ({"rate": 0}, "rate=0: expected a number"),
         ({"say": None}, "say is of type NoneType: expected a function"),
         ({"clock": 3}, "clock is of type int: expected a function"),
         ({"policy": "policy.onnx"}, "policy is of type str: expected a Policy"),
@@ -439,9 +442,8 @@ def test_wrong_arguments_of_preflight(sim):
 def refusal(sim: Simulated, wire: Any, noise: float = 1.0) -> str:
     """What preflight says of a robot with a fault and training's noise, or a share of it."""
     sim.noise = {name: noise * x for name, x in NOISE.items()}
-    read, send = wire(sim)
     try:
-        preflight(guarded(sim)[0], read, send, int)
+        after_preflight(sim, wire)
     except ValueError as error:
         return str(error)
     return ""
@@ -471,8 +473,7 @@ def test_a_joint_vel_of_another_sign_is_refused(sim, joint, noise):
 def test_an_honest_robot_with_the_noise_of_training_is_taken(sim, seed):
     """Where noise hides the speeds it is moved a few times more, and the lines say so."""
     sim.noise, sim.rng = NOISE, np.random.default_rng(seed)
-    guard, said = guarded(sim)
-    preflight(guard, sim.read, sim.send, int)
+    guard, said = after_preflight(sim)
     assert guard.phase == "run" and 2 <= len(said) <= 6
     assert all(line.endswith("moves them once more") for line in said[2:])
 
@@ -513,17 +514,13 @@ def test_preflight_in_the_air(trot):
     policy's description stays as it was."""
     policy = runtime.Policy(trot)
     before = json.dumps(policy.about)
-    sim = hanging(policy)
-    guard, _ = guarded(sim)
-    preflight(guard, sim.read, sim.send, int, hung=True)
+    guard, _ = after_preflight(hanging(policy), hung=True)
     assert json.dumps(policy.about) == before
     # it is not driven by the policy before it stands on the ground
     assert guard.phase == "rise" and guard.sent is None
-    sim = hanging(policy)
-    guard, _ = guarded(sim)
-    read, send = sabotage.changed(joint_pos=swap_sides, joint_vel=swap_sides)(sim)
+    swapped = sabotage.changed(**dict.fromkeys(("joint_pos", "joint_vel"), swap_sides))
     with pytest.raises(ValueError, match="FL_abduction was moved, but joint_pos says that FR_"):
-        preflight(guard, read, send, int, hung=True)
+        after_preflight(hanging(policy), swapped, hung=True)
 
 
 def weaker(m: Any) -> None:
@@ -548,8 +545,7 @@ def test_a_robot_that_differs_a_little_passes_preflight(sim, change):
     """Gains, dry friction of the joints, friction of the floor, feet that creep."""
     change(sim.model)
     sim.kp = sim.model.actuator_gainprm[:, 0].copy()
-    guard, said = guarded(sim)
-    preflight(guard, sim.read, sim.send, int)
+    guard, said = after_preflight(sim)
     assert said == ["stands up", "stands"] and guard.phase == "run"
 
 
@@ -561,17 +557,15 @@ def test_robots_that_training_draws_pass_preflight(sim, seed):
 
     The first of these is moved twice, as noise hides how fast a joint answers."""
     sim.draw(seed)
-    guard, _ = guarded(sim)
     try:
-        preflight(guard, sim.read, sim.send, int)
+        after_preflight(sim)
     except ValueError as error:
         assert "the robot tips over" in str(error) and sim.lowest < 0.96, error
 
 
 def test_preflight_needs_a_guard_that_has_not_moved_its_robot(sim):
     """From a policy's targets the way to the stance would be a jump."""
-    guard, _ = guarded(sim)
-    sim.drive(guard, 1.0, FORWARD)
+    guard, _ = walking(sim, 1.0)
     with pytest.raises(ValueError, match=r"moves its robot already: call guard.reset"):
         preflight(guard, sim.read, sim.send, int)
     guard.reset()
@@ -608,42 +602,41 @@ def test_preflight_is_stopped(trot, after):
 
 def test_a_robot_that_hangs_and_nobody_says_so(trot):
     """Without hung=True a base that does not tilt is asked for, not called swapped legs."""
-    sim = hanging(runtime.Policy(trot))
-    guard, _ = guarded(sim)
-    up = sim.read()["up"]
-    read, send = sabotage.changed(up=lambda x: up)(sim)
     with pytest.raises(ValueError, match="no joint tilts the robot: does it hang"):
-        preflight(guard, read, send, int)
+        after_preflight(hanging(runtime.Policy(trot)), faulty.frozen("up"))
 
 
 @pytest.mark.parametrize(
     "change, says",
     [
-        (lambda x: x["standing"].update(lying=[np.nan] * 12), "lying is not"),
-        (lambda x: x["standing"].update(lying=[0.0] * 3), "lying is not"),
-        (lambda x: x["standing"].pop("lying"), "neither how its robot lies down, nor"),
-        (lambda x: x.pop("standing"), "does not say how its robot stands"),
-        (lambda x: x["outputs"][0].update(safe_pose=[np.nan] * 12), "safe_pose is not"),
-        (lambda x: x["outputs"][0]["kp"].__setitem__(0, -40.0), r"kp \[-40"),
-        (lambda x: x["outputs"][0].pop("change"), "KeyError 'change'"),
-        (lambda x: x["outputs"][0]["joint_range"].__setitem__(0, [1, -1]), "joint_range begins"),
-        (lambda x: x["inputs"][0].pop("seen"), "KeyError 'seen'"),
-        (lambda x: x["inputs"][0]["seen"]["least"].__setitem__(0, np.nan), "seen of gyro is not"),
-        (lambda x: x["standing"]["changes"]["up"].pop(), "changes of up is not"),
-        (lambda x: x["standing"]["changes"].pop("joint_pos"), "KeyError 'joint_pos'"),
-        (lambda x: x.update(standing=[1.0]), "does not say how its robot stands"),
-        (lambda x: x.update(standing="it stands"), "does not say how its robot stands"),
-        (lambda x: x["outputs"][0].pop("kp"), "position servos of joints"),
-        (lambda x: x["outputs"][0].update(safe_pose=[1e9] * 12), "safe_pose of .* is outside"),
-        (lambda x: x["standing"]["lying"].__setitem__(2, 5.0), "lying of FL_knee is outside of"),
-        (lambda x: x["inputs"][0].update(units=["rad/s"]), "gyro .* expected 3 names"),
-        (lambda x: x["inputs"][4].update(units=[1, 2, 3]), "command .* expected 3 names"),
+        (lambda x, _: x["standing"].update(lying=[np.nan] * 12), "lying is not"),
+        (lambda x, _: x["standing"].update(lying=[0.0] * 3), "lying is not"),
+        (lambda x, _: x["standing"].pop("lying"), "neither how its robot lies down, nor"),
+        (lambda x, _: x.pop("standing"), "does not say how its robot stands"),
+        (lambda x, _: x["outputs"][0].update(safe_pose=[np.nan] * 12), "safe_pose is not"),
+        (lambda x, _: x["outputs"][0]["kp"].__setitem__(0, -40.0), r"kp \[-40"),
+        (lambda x, _: x["outputs"][0].pop("change"), "KeyError 'change'"),
+        (lambda x, _: x["outputs"][0]["joint_range"].__setitem__(0, [1, -1]), "joint_range begins"),
+        (lambda x, _: x["inputs"][0].pop("seen"), "KeyError 'seen'"),
+        (lambda x, _: x["inputs"][0]["seen"]["least"].__setitem__(0, np.nan), "seen of gyro is"),
+        (lambda x, _: x["standing"]["changes"]["up"].pop(), "changes of up is not"),
+        (lambda x, _: x["standing"]["changes"].pop("joint_pos"), "KeyError 'joint_pos'"),
+        (lambda x, _: x.update(standing="it stands"), "does not say how its robot stands"),
+        (lambda x, _: x["outputs"][0].pop("kp"), "position servos of joints"),
+        (lambda x, _: x["outputs"][0].update(safe_pose=[1e9] * 12), "safe_pose of .* is outside"),
+        (lambda x, _: x["standing"]["lying"].__setitem__(2, 5.0), "lying of FL_knee is outside of"),
+        (lambda x, _: x["inputs"][0].update(units=["rad/s"]), "gyro .* expected 3 names"),
+        (lambda x, _: x["inputs"][4].update(units=[1, 2, 3]), "command .* expected 3 names"),
+        (lambda x, _: x["outputs"][0]["kp"].__setitem__(3, None), "of joints: quadruped is none"),
+        (lambda _, p: p.joints.__setitem__(0, p.joints[1]), "expected 11 names"),
+        (lambda _, p: p.reads["joint_vel"].reverse(), "joint_vel has other joints than"),
     ],
 )  # fmt: skip
-def test_numbers_that_cannot_be_are_refused(trot, change, says):
-    """A file with a number that is no number, or too few, is refused before anything moves."""
+def test_files_that_cannot_be_are_refused(trot, change, says):
+    """One with a number that is no number, or too few, with motors, with joints that cannot be told
+    apart, or with joints in another order than the targets is refused before anything moves."""
     policy = runtime.Policy(trot)
-    change(policy.about)
+    change(policy.about, policy)
     with pytest.raises(ValueError, match=says) as error:
         Guard(policy)
     assert "\n" not in str(error.value)
@@ -709,18 +702,6 @@ def test_the_verdict_of_the_gate(trot, tmp_path):
         Guard(runtime.Policy(path), gate=1)  # pyright: ignore
 
 
-def test_joints_that_cannot_be_told_apart_are_refused(trot):
-    """Each joint has a name of its own, and the readings have those of the targets, in order."""
-    policy = runtime.Policy(trot)
-    policy.joints = ["FL_abduction"] * 12
-    with pytest.raises(ValueError, match=r"joints .* expected 1 names"):
-        Guard(policy)
-    policy = runtime.Policy(trot)
-    policy.reads["joint_vel"] = policy.joints[::-1]
-    with pytest.raises(ValueError, match="joint_vel has other joints than the targets"):
-        Guard(policy)
-
-
 def test_a_fixed_base_needs_no_lying_pose(trot):
     """It stops in the stance. The file of a legged robot does not say that its base is fixed."""
     policy = runtime.Policy(trot)
@@ -731,14 +712,3 @@ def test_a_fixed_base_needs_no_lying_pose(trot):
     guard = Guard(policy, say=str)
     guard.stop()
     np.testing.assert_array_equal(guard.goals, [guard.stance])
-
-
-def test_other_policies_are_refused(trot):
-    """A policy of motors has no stance to go to, and an older file no ranges."""
-    policy = runtime.Policy(trot)
-    policy.outputs["kp"][3] = None
-    with pytest.raises(ValueError, match="position servos of joints: quadruped is none"):
-        Guard(policy)
-    policy.about["format"] = 3
-    with pytest.raises(ValueError, match="a file of format 3 has no ranges: export it again"):
-        Guard(policy)

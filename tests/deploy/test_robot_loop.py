@@ -56,44 +56,34 @@ def wait_for(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError("".join(lines))
 
 
-def copy_programs(folder: Path) -> None:
-    """Copy to a folder all that docs/deploy.md says to copy to the robot."""
+@pytest.fixture(autouse=True)
+def programs(tmp_path) -> None:
+    """All that docs/deploy.md says to copy to the robot."""
     deploy, examples = ROOT / "gpusim_rl" / "deploy", ROOT / "docs" / "examples"
     for file in (deploy / "runtime.py", *examples.glob("*.py")):
-        shutil.copy(file, folder)
-    shutil.copytree(deploy / "onboard", folder / "onboard")
-
-
-def test_a_wrong_file_is_one_line(tmp_path):
-    """The loop ends with what is wrong with its file, and with 1."""
-    copy_programs(tmp_path)
-    with started(tmp_path, "robot_loop.py", "nothing.onnx", "127.0.0.1", "5005") as loop:
-        said, _ = loop.communicate(timeout=START)
-    assert (loop.returncode, said.strip()) == (
-        1,
-        "robot_loop.py nothing.onnx 127.0.0.1 5005: no ONNX file nothing.onnx",
-    )
+        shutil.copy(file, tmp_path)
+    shutil.copytree(deploy / "onboard", tmp_path / "onboard")
 
 
 @pytest.mark.parametrize(
-    "words, says",
+    "line, says",
     [
-        ([], "python udp_robot.py policy.onnx 5005"),
-        (["nothing.onnx", "5005"], "udp_robot.py nothing.onnx 5005: NoSuchFile"),
-        (["{trot}", "five"], "invalid literal for int() with base 10: 'five'"),
+        ("robot_loop.py nothing.onnx 127.0.0.1 5005", "{line}: no ONNX file nothing.onnx"),
+        ("udp_robot.py", "python udp_robot.py policy.onnx 5005"),
+        ("udp_robot.py nothing.onnx 5005", "{line}: NoSuchFile"),
+        ("udp_robot.py {trot} five", "invalid literal for int() with base 10: 'five'"),
     ],
 )
-def test_wrong_words_of_the_simulated_robot(trot, tmp_path, words, says):
-    """It ends with what is wrong, and no traceback."""
-    copy_programs(tmp_path)
-    with started(tmp_path, "udp_robot.py", *(x.format(trot=trot) for x in words)) as robot:
-        said, _ = robot.communicate(timeout=START)
-    assert robot.returncode == 1 and says in said and "Traceback" not in said
+def test_wrong_words_are_one_line(trot, tmp_path, line, says):
+    """The loop and the simulated robot end with what is wrong, with 1 and no traceback."""
+    with started(tmp_path, *line.format(trot=trot).split()) as program:
+        said, _ = program.communicate(timeout=START)
+    assert program.returncode == 1 and says.format(line=line) in said and "Traceback" not in said
+    assert line.startswith("udp_robot") or said.count("\n") == 1
 
 
 def test_damaged_packets_count_as_lost(trot, tmp_path):
     """The loop leaves what is no packet of readings, and says that it got none."""
-    copy_programs(tmp_path)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
         host, port = listen(link)
         with started(tmp_path, "robot_loop.py", str(trot), host, port) as loop:
@@ -118,7 +108,6 @@ def test_damaged_packets_count_as_lost(trot, tmp_path):
 def test_the_loop_outlives_bad_packets_and_a_robot_that_is_gone(trot, tmp_path):
     """A time that is a text, a number that no float holds, and a closed port end no loop: the guard
     counts faults and lets the robot lie down, and the loop ends with 0."""
-    copy_programs(tmp_path)
     stand = Policy(trot).about["standing"]["readings"]
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link,
@@ -151,7 +140,6 @@ def listen(link: socket.socket) -> tuple[str, str]:
 def test_the_loop_drives_a_robot_over_a_socket(trot, tmp_path):
     """With lost and late packets it stands up and walks; killed and started again it does so by the
     ramp; asked to stop, the robot lies down. 20 s of real time at 50 Hz."""
-    copy_programs(tmp_path)
     shutil.copy(trot, tmp_path / "policy.onnx")
     lines = len((tmp_path / "robot_loop.py").read_text().splitlines())
     assert f"a whole program of {lines} lines" in (ROOT / "docs" / "deploy.md").read_text()

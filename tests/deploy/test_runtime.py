@@ -18,7 +18,7 @@ from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
 from gpusim_rl.play import player
 from tests.acceptance.deploy import ROOT, episodes, walk_alone
 from tests.command_lines import run_process, run_python
-from tests.exported import export_task
+from tests.exported import export_task, notes_of
 from tests.robot_computer import BANNED
 from tests.worlds import make_task, numbers
 
@@ -48,15 +48,11 @@ def test_act_is_the_torch_controller(exported):
         args = [x.float() if x.dtype == torch.float64 else x for x in args]
         expected, _, *after = controller(*args, *memory.values())
         memory = dict(zip(memory, after, strict=True))
-        named = {
-            source: dict(zip(joints, readings[source], strict=True))
-            for source, joints in policy.reads.items()
-        }
+        named = {x: dict(zip(of, readings[x], strict=True)) for x, of in policy.reads.items()}
         targets = policy.act(readings | named, command)
         np.testing.assert_allclose(targets, expected[0].numpy(), rtol=0, atol=1e-5)
-    assert {name: x.shape for name, x in policy.memory.items()} == {
-        name: tuple(x.shape) for name, x in memory.items()
-    }
+    shapes = [{name: tuple(x.shape) for name, x in of.items()} for of in (policy.memory, memory)]
+    assert shapes[0] == shapes[1]
 
 
 def test_action_is_clamped(tmp_path):
@@ -74,17 +70,13 @@ def test_batch_is_each_robot_alone(exported):
     batch.reset(3)
     for t in range(6):
         readings = {name: rng.normal(size=(3, width)) for name, width in batch.needs.items()}
-        command = None
-        if batch.command:
-            command = rng.normal(size=(3, len(batch.command["names"])))
+        command = rng.normal(size=(3, len(batch.command["names"]))) if batch.command else [None] * 3
         if t == 3:  # one of them begins again
             batch.restart(np.array([False, True, False]))
             alone[1].reset()
-        together = batch.act(readings, command)
+        together = batch.act(readings, command if batch.command else None)
         for i, policy in enumerate(alone):
-            one = policy.act(
-                {k: v[i] for k, v in readings.items()}, None if command is None else command[i]
-            )
+            one = policy.act({k: v[i] for k, v in readings.items()}, command[i])
             np.testing.assert_allclose(together[i], one, rtol=0, atol=1e-5)
 
 
@@ -168,9 +160,8 @@ def test_a_fault_holds_the_last_targets(walker, case):
         assert policy.fault.all()
     for name, x in memory.items():
         np.testing.assert_array_equal(policy.memory[name], x)
-    np.testing.assert_array_equal(
-        policy.act(good, good["command"]), other.act(good, good["command"])
-    )
+    last, expected = (x.act(good, good["command"]) for x in (policy, other))
+    np.testing.assert_array_equal(last, expected)
 
 
 def test_a_fault_is_of_one_robot(walker):
@@ -207,10 +198,7 @@ def test_memory_that_is_not_finite(walker):
 @pytest.mark.parametrize(
     "wrong, says",
     [
-        (
-            {"gyro": None},
-            "reading 'gyro' is missing: this policy needs gyro, up, joint_pos, joint_vel",
-        ),
+        ({"gyro": None}, "'gyro' is missing: this policy needs gyro, up, joint_pos, joint_vel"),
         ({"joint_vel": None}, "reading 'joint_vel' is missing"),
         ({"up": np.zeros(4)}, r"up has shape \(4,\), this policy needs 3 numbers"),
         ({"joint_pos": np.zeros(11)}, r"joint_pos has shape \(11,\), this policy needs 12 numbers"),
@@ -241,17 +229,17 @@ def test_wrong_batch_is_named(walker):
 def test_wrong_files_are_named(walker, tmp_path):
     """A file that is missing, damaged, foreign or of another format is refused in one line."""
     whole, model = walker.path.read_bytes(), onnx.load(walker.path)
-    notes = {p.key: p.value for p in model.metadata_props}
+    notes = notes_of(model)
     about = json.loads(notes["gpusim_rl"])
     action, phase, held = about["memory"]
-    _, *rest = about["inputs"]
+    (_, *rest), short = about["inputs"], {"shape": [3], "start": [0] * 3}
     files = {
         "text": (b"this is not ONNX", "is not an ONNX file"),
         "blank": (b"", "is not an ONNX file"),
         "half": (whole[: len(whole) // 2], "is not an ONNX file"),
     }
     for name, changes, says in (
-        ("old", {"format": 1}, "has format 1, this program reads format 4: export it again"),
+        ("old", {"format": 3}, "has format 3, this program reads format 4: export it again"),
         ("later", {"format": 5}, "has format 5, this program reads format 4"),
         ("network", {"kind": "network"}, "is a network alone"),
         ("slow", {"dt": 1e9}, "invalid description"),
@@ -260,11 +248,7 @@ def test_wrong_files_are_named(walker, tmp_path):
         ("huge", {"inputs": [about["inputs"][0] | {"shape": [10**400]}, *rest]}, "readings of 10"),
         ("forgetful", {"memory": [action, held]}, "invalid description"),
         ("large", {"memory": [action, phase | {"shape": [10**9]}, held]}, "invalid description"),
-        (
-            "short",
-            {"memory": [action | {"shape": [3], "start": [0] * 3}, phase, held]},
-            "invalid desc",
-        ),
+        ("short", {"memory": [action | short, phase, held]}, "invalid description"),
         ("other", {"memory": [action | {"type": "object"}, phase, held]}, "invalid description"),
         ("blind", {"inputs": about["inputs"][1:]}, "invalid description"),
         ("trusting", {"outputs": about["outputs"][:1]}, "invalid description"),
@@ -273,10 +257,8 @@ def test_wrong_files_are_named(walker, tmp_path):
         files[name] = (sealed(model), says)
     onnx.helper.set_model_props(model, notes | {"mjcf": notes["mjcf"] + " "})
     files["edited"] = (model.SerializeToString(), "was changed after its export")
-    older = json.dumps(about | {"format": 3})
-    onnx.helper.set_model_props(model, {"gpusim_rl": older, "mjcf": notes["mjcf"]})
-    (tmp_path / "older.onnx").write_bytes(model.SerializeToString())
-    assert runtime.Policy(tmp_path / "older.onnx").about["format"] == 3
+    onnx.helper.set_model_props(model, {key: notes[key] for key in ("gpusim_rl", "mjcf")})
+    files["unsealed"] = (model.SerializeToString(), "was changed after its export")
     judged = with_verdict(whole, {"passed": True, "says": "x" * 300})
     (tmp_path / "judged.onnx").write_bytes(judged)
     assert runtime.Policy(tmp_path / "judged.onnx").joints

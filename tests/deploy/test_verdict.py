@@ -11,20 +11,20 @@ from gpusim_rl.deploy.to_onnx import sealed
 VERDICT = {"verdict": "pass", "date": "2026-11-25", "success": 0.98}
 
 
-@pytest.fixture(params=[True, False], ids=["sealed", "format 3"])
-def data(request) -> bytes:
-    """A small ONNX file, with a seal that says its size and without."""
-    return file_bytes(seal=request.param)
+@pytest.fixture
+def data() -> bytes:
+    """A small ONNX file."""
+    return file_bytes()
 
 
-def file_bytes(scale: float = 2.0, *, seal: bool = True) -> bytes:
-    """A small ONNX file with metadata."""
+def file_bytes(scale: float = 2.0) -> bytes:
+    """A small sealed ONNX file with metadata."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
     weight = helper.make_tensor("w", TensorProto.FLOAT, [1], [scale])
     graph = helper.make_graph([helper.make_node("Mul", ["x", "w"], ["y"])], "g", [x], [y], [weight])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     helper.set_model_props(model, {"gpusim_rl": "{}", "mjcf": "<mujoco/>"})
-    return sealed(model) if seal else model.SerializeToString()
+    return sealed(model)
 
 
 def test_a_verdict_is_written_and_read_and_the_file_still_loads(data):

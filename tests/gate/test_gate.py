@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import mujoco
 import numpy as np
@@ -23,7 +24,7 @@ from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.deploy.onboard.verdict import digest, read_verdict, with_verdict
-from gpusim_rl.deploy.runtime import FORMATS, Policy
+from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.gate import command as command_of_gate
 from gpusim_rl.gate import judge as gate
@@ -67,10 +68,12 @@ def planned(robot: Robot, name: str, count: int = 4, seconds: int = 8) -> Plan:
 
 
 def test_what_is_read_from_the_file(robot):
-    """Base, height, command and limits of the quadruped, from its file; nothing is lacking."""
+    """Base, height, command and limits of the quadruped, from its file; nothing is lacking. Worlds
+    of MJX share one ground, so that its slopes are left out."""
     assert robot.model.body(robot.base).name == "trunk" and robot.follows == "velocity"
     assert robot.height == pytest.approx(0.29) and robot.up == pytest.approx([0, 0, 1])
     assert robot.torque[:3] == pytest.approx([23.7, 23.7, 45.4]) and lacks(robot) == {}
+    assert lacks(robot, "mjx") == {"slopes": "ground that can slope"} and not lacks(robot, "warp")
 
 
 @pytest.mark.parametrize(
@@ -118,12 +121,9 @@ def test_draws_are_keyed(robot):
     starts = [plans[name][0].heading for name in ("normal", "friction")]
     starts += [Plan(robot, "normal", 4, 8, SETTINGS, seed=2).heading]
     assert len({*np.concatenate(starts)}) == 12
-    results = [
-        drive([planned(robot, x, 2, 1) for x in names])
-        for names in (["normal", "delay 1"], ["delay 1"])
-    ]
+    several = drive([planned(robot, x, 2, 1) for x in ("normal", "delay 1")])
     # onnxruntime's last bits depend on the number of robots
-    np.testing.assert_allclose(results[0][1], results[1][0], rtol=1e-5)
+    np.testing.assert_allclose(several[1], drive([planned(robot, "delay 1", 2, 1)])[0], rtol=1e-5)
 
 
 def test_worlds_differ_as_planned(robot):
@@ -177,11 +177,6 @@ def test_other_engines_have_the_same_robots(robot, engine):
     assert np.ptp(power) > 0.1 * power.max()  # as the robots differ
 
 
-def test_a_ground_that_cannot_slope(robot):
-    """Worlds of MJX share one ground, so that its slopes are left out."""
-    assert lacks(robot, "mjx") == {"slopes": "ground that can slope"} and not lacks(robot, "warp")
-
-
 def test_pushes_and_commands(robot):
     """Pushes come every four seconds with 0.5 m/s; commands jump between ends of their ranges."""
     pushes = np.linalg.norm(planned(robot, "pushes").push, axis=2)
@@ -226,9 +221,7 @@ def test_the_mean_error_is_over_what_is_allowed(robot):
 
 def test_rotations_are_commanded(robot):
     """A commanded rotation is drawn from all that is trained; it jumps in `corners` alone."""
-    about: dict[str, Any] = dict(
-        names=list("xyzwijk"), lean=0.5, spin=3.1, center=[0.3, 0, 0.5, 1, 0, 0, 0]
-    )
+    about: Any = dict(names=list("xyzwijk"), lean=0.5, spin=3.1, center=[0.3, 0, 0.5, 1, 0, 0, 0])
     about["trained"] = dict(low=[0.2, -0.1, 0.4, *[-1] * 4], high=[0.4, 0.1, 0.6, *[1] * 4])
     policy: Any = SimpleNamespace(command=about)
     posed = replace(robot, policy=policy, follows="position")
@@ -261,9 +254,8 @@ def test_each_disturbance_is_driven(robot):
     """Pairs of robots on ice, on a steep slope, with late or wrong readings, … fall or err."""
     plans = [planned(robot, "normal", count=2, seconds=2) for _ in range(8)]
     names = ("friction", "slope", "delay", "payload", "bias", "noise", "dropout")
-    for plan, name, value in zip(
-        plans, names, (0.01, np.deg2rad(40.0), 10, 3.0, 30.0, 30.0, 1.0), strict=False
-    ):
+    values = 0.01, np.deg2rad(40.0), 10, 3.0, 30.0, 30.0, 1.0
+    for plan, name, value in zip(plans, names, values, strict=False):
         by_robot = isinstance(getattr(plan, name), np.ndarray)
         setattr(plan, name, np.full(2, value) if by_robot else value)
     for plan in plans:
@@ -450,9 +442,7 @@ def test_a_policy_that_does_not_walk_fails(file, capsys):
         if tensor.name.startswith("module.actor.net"):
             zero = np.zeros_like(numpy_helper.to_array(tensor))
             tensor.CopyFrom(numpy_helper.from_array(zero, tensor.name))
-    notes = {note.key: note.value for note in model.metadata_props}
-    onnx.helper.set_model_props(model, {k: notes[k] for k in ("gpusim_rl", "mjcf")})
-    file.write_bytes(sealed(model))
+    file.write_bytes(sealed(variants.without_checksums(model)))
     with pytest.raises(SystemExit) as end:
         run_gate(file, "gate.limits.velocity=0.3")
     assert end.value.code == 1 and "fails the gate: " in capsys.readouterr().err
@@ -496,12 +486,8 @@ def test_an_interrupted_gate_leaves_the_older_variant(file, monkeypatch):
     """A variant is written once it has passed: until then the older file stays."""
     older = file.with_suffix(".fp16.onnx")
     older.write_bytes(b"older")
-
-    def interrupted(*args: Any) -> Any:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(variants, "latency", lambda policy: (0.1, 0.2))
-    monkeypatch.setattr(variants, "evaluate_policy", interrupted)
+    monkeypatch.setattr(variants, "evaluate_policy", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         variants.make(file, file.read_bytes(), ["fp16"], REPORT, SETTINGS, 1)
     assert older.read_bytes() == b"older" and {*file.parent.iterdir()} == {file, older}
@@ -570,7 +556,6 @@ def test_the_demo_is_gated():
     verdict = command_of_gate.verdict_of(DEMO)
     assert verdict and verdict["verdict"] == "pass" and verdict["success"] > 0.9
     assert verdict["settings"] == gate.settings_hash(SETTINGS) and verdict["changed"] == {}
-    assert Policy(DEMO).about["format"] == FORMATS[-1]
 
 
 @pytest.mark.parametrize(
@@ -588,13 +573,11 @@ def test_the_demo_is_gated():
         ("mode=gate gate.robots=65536", "gate.robots=65536 for 20 s: at most 1000000 robot-sec"),
         ("mode=gate gate.endurance.minutes=1440.0 gate.endurance.robots=64", "for 86400 s: at"),
         ("mode=gate variants=[fp8]", "variants=['fp8']: expected a list of fp16 and int8"),
-        ("mode=gate variants=fp16", "variants=fp16: expected a list"),
         ("mode=gate variants=[]", "variants=[]: expected a list"),
         ("mode=gate variants=[int8,int8]", "each once"),
         ("variants=[int8]", "variants=['int8'] needs mode=gate"),
         ("mode=gate gate.robots=1", "gate.robots=1: expected a whole number from 2"),
         ("mode=gate gate.robots=many", "gate.robots='many': expected a whole number"),
-        ("mode=gate gate.seconds=0", "gate.seconds=0: expected a whole number from 1"),
         ("mode=gate gate.friction=[1.2,0.3]", "gate.friction=[1.2, 0.3]: expected [least"),
         ("mode=gate gate.friction=[0.3]", "gate.friction=[0.3]: expected"),
         ("mode=gate gate.slope=[0.0,95.0]", "gate.slope=[0.0, 95.0]: expected numbers from 0"),
@@ -608,7 +591,6 @@ def test_the_demo_is_gated():
         ("mode=gate checkpoint=c", "mode=gate judges an exported file: not with checkpoint="),
         ("mode=gate gate.endurance.minutes=0.0", "gate.endurance.minutes=0.0: expected a number"),
         ("demo onnx=p.onnx", "onnx=p.onnx: the demo shows its own policy"),
-        ("demo run=runs/x", "run=runs/x: the demo shows its own policy"),
         ("demo mode=web compare=[a,b]", "compare=['a', 'b']: the demo shows its own policy"),
         ("demo mode=gate", "mode=gate: the demo is shown by mode=viewer, video or web"),
         ("demo video=walk.txt", "video=walk.txt: expected a name that ends in"),

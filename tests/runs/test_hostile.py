@@ -406,8 +406,8 @@ def test_hostile_policies(tmp_path, trained):
     whole = onnx.load(trained / "policy.onnx")
     notes = {prop.key: prop.value for prop in whole.metadata_props}
     about, mjcf = notes["gpusim_rl"], notes["mjcf"]
-    abouts = ["{}", "[]", '{"format": 3}', "[" * 100_000]
-    abouts += ['{"format": 3, "kind": "controller", "inputs": 3, "dt": "x"}']
+    abouts = ["{}", "[]", '{"format": 4}', "[" * 100_000]
+    abouts += ['{"format": 4, "kind": "controller", "inputs": 3, "dt": "x"}']
     for wrong in ({"dt": 1e9}, {"inputs": 5}, {"memory": [{}]}):
         abouts.append(json.dumps(json.loads(about) | wrong))
     abouts += [edited(about, *edit) for edit in EDITS]

@@ -2,26 +2,46 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from .verdict import read_verdict
+from .verdict import Json, read_verdict
 
 BEYOND = 0.2  # [rad, m] a joint may be measured outside of its range
 FAR = 100.0  # [rad, m] of a pose, for a joint without a range
 IMU = ("gyro", "accelerometer")  # types of sensors; those of an axis as well
 JOINTS = {"joint_pos", "joint_vel"}
-NEAR = 0.5  # [rad, m] a joint's largest distance from its target as the robot stands up
 DEGREES = 180 / math.pi
 NO_NUMBERS = (TypeError, ValueError, OverflowError)  # what numpy raises; 10**400 overflows
 Array = np.ndarray
 Values = dict[str, Array]  # name of a reading → (width,)
 Bounds = dict[str, tuple[Array, Array]]  # name → least and greatest value that is taken
+Readings = Mapping[str, Any]
+
+
+class Policy(Protocol):
+    """What is used of a `Policy` of runtime.py; see there."""
+
+    data: bytes
+    about: Json
+    mjcf: str
+    dt: float
+    needs: dict[str, int]
+    reads: dict[str, list[str]]
+    command: Json | None
+    outputs: Json
+    joints: list[str]
+    fault: Array
+
+    def reset(self) -> None: ...
+    def act(self, readings: Readings, command: Any = None) -> Array: ...
+    def reading(self, name: str, readings: Readings) -> Array: ...
+    def command_rows(self, command: Any) -> Array: ...
 
 
 def check_file(
-    policy: Any, task: str | None, robot: str | None, joints: Iterable[str] | None
+    policy: Policy, task: str | None, robot: str | None, joints: Iterable[str] | None
 ) -> None:
     """ValueError unless a policy is of this task and robot, and drives servos of its joints.
 
@@ -36,8 +56,6 @@ def check_file(
         kind = type(policy).__name__
         raise ValueError(f"policy is of type {kind}: expected a Policy of runtime.py")
     about, out = policy.about, policy.outputs
-    if about["format"] < 4:
-        raise ValueError(f"a file of format {about['format']} has no ranges: export it again")
     for key, expected in (("task", task), ("robot", robot)):
         if expected is not None and about.get(key) != expected:
             raise ValueError(
@@ -66,7 +84,7 @@ def check_file(
         raise ValueError(f"the file's description is invalid: {reason}") from None
 
 
-def judgement(policy: Any) -> list[str]:
+def judgement(policy: Policy) -> list[str]:
     """A line about a file that the release gate never judged, or judged by other limits.
 
     ValueError for one that failed, or that was edited since.
@@ -80,14 +98,14 @@ def judgement(policy: Any) -> list[str]:
     return [other] if verdict.get("changed") else []
 
 
-def check_functions(**arguments: Any) -> None:
+def check_functions(**arguments: object) -> None:
     """ValueError for the first of these arguments that is no function."""
     for name, x in arguments.items():
         if not callable(x):
             raise ValueError(f"{name} is of type {type(x).__name__}: expected a function")
 
 
-def check_preflight(guard: Any, hung: Any, **functions: Any) -> None:
+def check_preflight(guard: Any, hung: object, **functions: object) -> None:
     """ValueError unless these can be arguments of `preflight`."""
     if not hasattr(guard, "stance"):
         raise ValueError(f"guard is of type {type(guard).__name__}: expected a Guard")
@@ -98,7 +116,7 @@ def check_preflight(guard: Any, hung: Any, **functions: Any) -> None:
     check_functions(**functions)
 
 
-def check_joints(policy: Any, mine: list[str]) -> None:
+def check_joints(policy: Policy, mine: list[str]) -> None:
     """ValueError unless these are the joints of a policy, in the order of its targets."""
     lacks = [str(name) for name in policy.joints if name not in mine]
     more = [name for name in mine if name not in policy.joints]
@@ -112,7 +130,7 @@ def check_joints(policy: Any, mine: list[str]) -> None:
         raise ValueError(f"{of}: its joint {differs}")
 
 
-def check_names(policy: Any) -> None:
+def check_names(policy: Policy) -> None:
     """ValueError or others unless joints, units and names of the command are whole lists of text.
 
     A joint's reading has the joints of the targets, each once.
@@ -132,7 +150,7 @@ def check_names(policy: Any) -> None:
             raise ValueError(f"{name} has other joints than the targets")
 
 
-def check_poses(policy: Any) -> None:
+def check_poses(policy: Policy) -> None:
     """ValueError or others if a pose that the robot is sent to is outside of its ranges."""
     out, lying = policy.outputs, policy.about["standing"].get("lying")
     for name, pose in {"safe_pose": out["safe_pose"], "lying": lying}.items():
@@ -144,7 +162,7 @@ def check_poses(policy: Any) -> None:
                 raise ValueError(f"{name} of {joint} is outside of its {key}")
 
 
-def check_numbers(policy: Any) -> None:
+def check_numbers(policy: Policy) -> None:
     """ValueError or others unless what is read from a file is finite, and of its width."""
     positive = {"kp": 1e-9, "torque_limit": 1e-9, "kd": 0.0, "change": 0.0}  # name → least
     for name, values, shape in numbers(policy):
@@ -157,7 +175,7 @@ def check_numbers(policy: Any) -> None:
             raise ValueError(f"{name} begins above its end")
 
 
-def numbers(policy: Any) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
+def numbers(policy: Policy) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
     """Names, values and shapes of what the guard and preflight read from a file.
 
     A range is (2, width). What may be None has a stand-in.
@@ -184,7 +202,7 @@ def numbers(policy: Any) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
     yield "lying", standing.get("lying", [0.0] * n), (n,)
 
 
-def reading_bounds(policy: Any, margin: float) -> tuple[Bounds, Bounds]:
+def reading_bounds(policy: Policy, margin: float) -> tuple[Bounds, Bounds]:
     """The range of each reading as the policy runs, and before and after that.
 
     The first is that of training, wider by `margin` times its width on each side. The second is
@@ -201,7 +219,7 @@ def reading_bounds(policy: Any, margin: float) -> tuple[Bounds, Bounds]:
     return bounds, bounds | {"joint_pos": (low - BEYOND, high + BEYOND)}
 
 
-def moving(policy: Any) -> list[str]:
+def moving(policy: Policy) -> list[str]:
     """The readings that change as the joints move: of joints, and of the IMU of a free base."""
     fixed = policy.about["standing"].get("fixed")
     sensors = {name: str(described(policy, name).get("sensor")) for name in policy.needs}
@@ -209,7 +227,7 @@ def moving(policy: Any) -> list[str]:
     return [name for name in policy.needs if name in JOINTS or (name in imu and not fixed)]
 
 
-def read(policy: Any, readings: Mapping[str, Any] | None) -> tuple[Values, list[str]]:
+def read(policy: Policy, readings: Readings | None) -> tuple[Values, list[str]]:
     """The readings in order, and what is wrong: missing, of a wrong width, or not finite."""
     values, wrong = {}, []
     if readings is None:
@@ -231,7 +249,7 @@ def read(policy: Any, readings: Mapping[str, Any] | None) -> tuple[Values, list[
 
 
 def sound_joints(
-    policy: Any, values: Values | None, bounds: Bounds
+    policy: Policy, values: Values | None, bounds: Bounds
 ) -> tuple[Array | None, Array | None]:
     """Positions and speeds (nu,) of the joints as measured; None unless they are within bounds."""
     joints = {name: x for name, x in bounds.items() if name in ("joint_pos", "joint_vel")}
@@ -240,7 +258,7 @@ def sound_joints(
     return values["joint_pos"], values.get("joint_vel")
 
 
-def outside(policy: Any, values: Values, bounds: Bounds) -> list[str]:
+def outside(policy: Policy, values: Values, bounds: Bounds) -> list[str]:
     """A line for each reading with a number outside of its bounds."""
     lines = []
     for name, (least, greatest) in bounds.items():
@@ -254,15 +272,7 @@ def outside(policy: Any, values: Values, bounds: Bounds) -> list[str]:
     return lines
 
 
-def follows(policy: Any, pose: Array, targets: Array) -> list[str]:
-    """The fault of a joint that is far from its target as the robot stands up, both (nu,)."""
-    away = np.abs(pose - targets)
-    name, far = policy.joints[int(away.argmax())], away.max()
-    line = f"{name} is {far:.2g} from its target: it does not follow as the robot stands up"
-    return [line] if far > NEAR else []
-
-
-def hint(policy: Any, name: str, x: Array, bounds: tuple[Array, Array]) -> str:
+def hint(policy: Policy, name: str, x: Array, bounds: tuple[Array, Array]) -> str:
     """A possible reason for a reading (width,) outside of its bounds."""
     about = described(policy, name)
     least, greatest = bounds
@@ -278,24 +288,24 @@ def hint(policy: Any, name: str, x: Array, bounds: tuple[Array, Array]) -> str:
     return ": is its sign another?" if fits(np.where((x < least) | (x > greatest), -x, x)) else ""
 
 
-def described(policy: Any, name: str) -> dict[str, Any]:
+def described(policy: Policy, name: str) -> Json:
     """The file's description of an input; empty if it has none."""
     return next((x for x in policy.about["inputs"] if x["name"] == name), {})
 
 
-def label(policy: Any, name: str, i: int) -> str:
+def label(policy: Policy, name: str, i: int) -> str:
     """A number of a reading: `joint_pos of FL_knee`, `up[2]`."""
     joints = policy.reads.get(name)
     return f"{name} of {joints[i]}" if joints else f"{name}[{i}]"
 
 
-def unit(policy: Any, name: str, i: int) -> str:
+def unit(policy: Policy, name: str, i: int) -> str:
     """The unit of a reading; empty for a plain number."""
     of = described(policy, name)["units"][i]
     return "" if of == "1" else of
 
 
-def ask(policy: Any, command: Any) -> tuple[Array | None, list[str], list[str]]:
+def ask(policy: Policy, command: Any) -> tuple[Array | None, list[str], list[str]]:
     """A command (n,) cut to the range of training; what was cut; what is wrong with it."""
     if not policy.command:
         return None, [], []

@@ -10,7 +10,7 @@ The folder of this file can be copied to the robot, beside runtime.py. It needs 
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -19,11 +19,12 @@ import numpy as np
 
 from .checks import (
     Bounds,
+    Policy,
+    Readings,
     Values,
     ask,
     check_file,
     check_functions,
-    follows,
     judgement,
     moving,
     outside,
@@ -33,10 +34,12 @@ from .checks import (
 )
 from .limits import Limits
 from .rate import late_readings, seconds, wrong_rate
+from .verdict import Json
 
 CHECKS = ("refuse", "clamp", "warn")
 # Why: docs/decisions/0048-median-of-fifty.md
 PERIODS = 50  # control steps whose median period is compared with dt
+NEAR = 0.5  # [rad, m] a joint's largest distance from its target as the robot stands up
 SETTLE = 0.5  # [s] in the stance before the policy begins, and in the crouch
 # Why: docs/decisions/0047-crouch-to-stop.md
 CROUCH = 0.6  # of the way to the lying pose; from 1 m/s a quadruped falls over with less than 0.4
@@ -85,7 +88,7 @@ class Guard:
         limits: `limits.cut` (nu,) tells which of the last targets were changed.
     """
 
-    policy: Any
+    policy: Policy
     _: KW_ONLY
     task: str | None = None
     robot: str | None = None
@@ -100,8 +103,8 @@ class Guard:
     change: float = 1.5
     lower: float = 2.0
     clock: Callable[[], float] = time.monotonic
-    say: Callable[[str], Any] = print
-    record: Callable[[dict[str, Any]], Any] | None = None
+    say: Callable[[str], object] = print
+    record: Callable[[Json], object] | None = None
 
     def __post_init__(self) -> None:
         if self.checks not in CHECKS:
@@ -114,8 +117,8 @@ class Guard:
             raise ValueError(f"gate={self.gate!r}: expected True or False")
         check_file(self.policy, self.task, self.robot, self.joints)
         self.stance = np.array(self.policy.outputs["safe_pose"], float)
-        self.lying = self.policy.about.get("standing", {}).get("lying")
-        self.lying = None if self.lying is None else np.array(self.lying, float)
+        lying = self.policy.about["standing"].get("lying")
+        self.lying = None if lying is None else np.array(lying, float)
         self.limits = Limits(self.policy.outputs, self.change, self.speed * self.policy.dt)
         self.trained, self.anyhow = reading_bounds(self.policy, self.margin)
         self.moving = moving(self.policy)
@@ -142,9 +145,7 @@ class Guard:
                 self.begin = self.stance + CROUCH * (self.lying - self.stance)
                 self.goals = [self.begin, self.lying]
 
-    def act(
-        self, readings: Mapping[str, Any] | None, command: Any = None, age: float = 0.0
-    ) -> Array:
+    def act(self, readings: Readings | None, command: Any = None, age: float = 0.0) -> Array:
         """(nu,) the targets for the next dt seconds.
 
         Args:
@@ -163,21 +164,19 @@ class Guard:
         restart = runs and self.steps == 0
         command, cut, wrong = ask(self.policy, command) if runs else (None, [], [])
         self._tell(cut)
-        faults += wrong + self._fault(late_readings(age, self.policy.dt, self.late))
+        faults += wrong + self._react(late_readings(age, self.policy.dt, self.late))
         joints = sound_joints(self.policy, sound, bounds := self.trained if runs else self.anyhow)
-        if sound is not None and (runs or self.phase == "rise"):
-            faults += self._fault(self._frozen(sound) if runs else [])
-            faults += self._range(sound, bounds)
-            if not runs and self.sent is not None:
-                faults += follows(self.policy, sound["joint_pos"], self.sent)
+        for phases, test, borne in LIMITS.values():
+            if sound is not None and phase in phases:
+                faults += self._react(test(self, sound, bounds), borne)
         if self.sent is None:
             if faults or sound is None:
                 raise ValueError(faults[0])
             self.sent = self.begin = sound["joint_pos"]
-            if self.phase == "rise":
+            if phase == "rise":
                 self._say("stands up")
         faults += self._timing()
-        targets = self._targets(sound, command, faults)
+        targets = self._targets(sound, command, faults, self.sent)
         self.faults = self.faults + 1 if faults else max(0.0, self.faults - HEALS)
         self._tell(faults)
         if faults and self.faults >= self.patience:
@@ -196,12 +195,17 @@ class Guard:
         self.begin = self.stance if self.sent is None else self.sent
         self._say(line)
 
-    def _targets(self, values: Values | None, command: Any, faults: list[str]) -> Array:
-        """Targets (nu,) of this phase, not yet limited; faults of the policy are added."""
+    def _targets(
+        self, values: Values | None, command: Array | None, faults: list[str], last: Array
+    ) -> Array:
+        """Targets (nu,) of this phase, not yet limited; faults of the policy are added.
+
+        last: those of the last step.
+        """
         if self.phase in ("stop", "off"):
             return self._lie_down()
         if faults or values is None:
-            return self.begin if self.sent is None else self.sent
+            return last
         if self.phase == "rise":
             targets, after = self._ramp(self.stance)
             if after >= SETTLE:
@@ -213,7 +217,7 @@ class Guard:
             targets = self.policy.act(values, command)
         except ValueError as error:
             faults.append(str(error))
-            return self.begin if self.sent is None else self.sent
+            return last
         if self.policy.fault.any():
             faults.append("a result of the policy is not finite")
         self.steps += not faults
@@ -255,7 +259,7 @@ class Guard:
         with suppress(OSError, ValueError):
             self.say(line)
 
-    def _record(self, step: dict[str, Any]) -> None:
+    def _record(self, step: Json) -> None:
         """Hand a step to the log. A full disk, as a terminal that is gone, stops no robot."""
         try:
             self.record(step)  # pyright: ignore
@@ -264,16 +268,14 @@ class Guard:
             self._say(f"the log ends: {' '.join(str(error).split()) or type(error).__name__}")
 
     def _range(self, values: Values, bounds: Bounds) -> list[str]:
-        """Faults of readings outside of their range; in place, if they are cut to it."""
+        """Lines of readings outside of their range, to which checks=clamp cuts them in place."""
         lines = outside(self.policy, values, bounds)
-        if not lines or self.checks != "clamp":
-            return self._fault(lines)
-        values |= {name: np.clip(values[name], *bounds[name]) for name in bounds}
-        self._tell(lines)
-        return []
+        if lines and self.checks == "clamp":
+            values |= {name: np.clip(values[name], *bounds[name]) for name in bounds}
+        return lines
 
     def _frozen(self, values: Values) -> list[str]:
-        """The fault of readings that stay equal as the targets move. Call it once in each step."""
+        """Lines of readings that stay equal as the targets move. Call it once in each step."""
         sent = self.stance if self.sent is None else self.sent
         self.past = [*self.past, ({**values}, sent)][-FROZEN - 1 :]
         ways = np.ptp([sent for _, sent in self.past[: FROZEN // 2 + 1]], 0)
@@ -286,27 +288,46 @@ class Guard:
             if all(np.array_equal(row[name], rows[0][name]) for row in rows)
         ]
 
+    def _follows(self, values: Values) -> list[str]:
+        """The line of a joint that is far from its target as the robot stands up."""
+        if self.sent is None:
+            return []
+        away = np.abs(values["joint_pos"] - self.sent)
+        name, far = self.policy.joints[int(away.argmax())], away.max()
+        line = f"{name} is {far:.2g} from its target: it does not follow as the robot stands up"
+        return [line] if far > NEAR else []
+
     def _timing(self) -> list[str]:
         """The fault of a call that comes late. Stops the robot if the median period is wrong."""
         now = self.now = seconds(self.clock())
         if not np.isfinite(now):
-            return self._fault([f"the time is {now}: the clock is none"])
+            return self._react([f"the time is {now}: the clock is none"])
         dt, self.times = self.policy.dt, [*self.times, now]
         if self.phase not in ("rise", "run"):
             self.times = []
         gap = self.times[-1] - self.times[-2] if len(self.times) > 1 else 0.0
         if len(self.times) > PERIODS:
             period, self.times = float(np.median(np.diff(self.times))), self.times[-1:]
-            for line in self._fault(wrong_rate(period, dt, self.rate)):
+            for line in self._react(wrong_rate(period, dt, self.rate)):
                 self.stop(line)
         line = f"the time since the last step is {gap:.3g} s: the loop hangs"
-        lines = self._fault([line] if gap > self.late * dt else [])
+        lines = self._react([line] if gap > self.late * dt else [])
         self.faults += len(lines) * (round(gap / dt) - 1)  # one for each step that was missed
         return lines
 
-    def _fault(self, lines: list[str]) -> list[str]:
-        """The lines, if what they say is a fault; with checks=warn it is only said."""
-        if self.checks != "warn":
+    def _react(self, lines: list[str], borne: tuple[str, ...] = ("warn",)) -> list[str]:
+        """The lines, if what they say is a fault; with `checks` among `borne` it is only said."""
+        if self.checks not in borne:
             return lines
         self._tell(lines)
         return []
+
+
+Test = Callable[[Guard, Values, Bounds], list[str]]
+# What is measured: name → phases in which it is tested, in this order; the test, which gives lines
+# of what is wrong; and the values of `checks` with which that is only said, and no fault.
+LIMITS: dict[str, tuple[tuple[str, ...], Test, tuple[str, ...]]] = {
+    "frozen": (("run",), lambda guard, values, _: guard._frozen(values), ("warn",)),
+    "range": (("rise", "run"), Guard._range, ("clamp", "warn")),
+    "follows": (("rise",), lambda guard, values, _: guard._follows(values), ()),
+}

@@ -1,11 +1,11 @@
 """Measurements in the stance and as the joints move, compared with the policy's file."""
 
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from .checks import Values, described, label
+from .checks import Policy, Values, described, label
 
 MOVE = 0.05  # [rad, m] to both sides of the stance
 NEAR = {"joint_pos": 0.35, "joint_vel": 0.5, "gyro": 0.3}  # largest distance from the file's stance
@@ -52,7 +52,7 @@ def averaged(answers: list[Answer]) -> Answer:
     return Answer(means(values), means(changed), means(turned), noise, delay, sum(times))
 
 
-def not_mirrored(policy: Any, pose: Array, stance: Array) -> None:
+def not_mirrored(policy: Policy, pose: Array, stance: Array) -> None:
     """ValueError if a joint is at the mirror image of its stance (nu,), before it is moved."""
     mirrored = (np.abs(pose + stance) < MIRRORED) & (np.abs(stance) > MIRRORED)
     for i in np.flatnonzero(mirrored)[:1]:
@@ -60,40 +60,39 @@ def not_mirrored(policy: Any, pose: Array, stance: Array) -> None:
         raise ValueError(f"preflight: {says}: is its sign another?")
 
 
-def at_rest(policy: Any, values: Values, hung: bool) -> None:
+def at_rest(policy: Policy, values: Values, hung: bool) -> None:
     """ValueError unless the robot in its stance measures what the file says."""
     pose = {"joint_pos": policy.outputs["safe_pose"]} if hung else {}
     for name, expected in (policy.about["standing"]["readings"] | pose).items():
-        axis = is_axis(policy, name)
-        if name not in NEAR and not axis:
-            continue
-        away = np.abs(values[name] - np.array(expected, float))
-        i = int(away.argmax())
-        if away[i] > (NEAR_AXIS if axis else NEAR[name]):
+        i, away = farthest(values[name], expected)
+        if away > (NEAR_AXIS if is_axis(policy, name) else NEAR.get(name, np.inf)):
             line = f"preflight: {label(policy, name, i)} is {values[name][i]:.3g} in the stance"
             sign = described(policy, name).get("sign")
             line += f", expected {expected[i]:.3g}" + (f": it is {sign}" if sign else "")
             raise ValueError(line)
 
 
-def is_axis(policy: Any, name: str) -> bool:
+def farthest(values: Array, expected: list[float]) -> tuple[int, float]:
+    """Which of some numbers differs most from what is expected, and by how much."""
+    away = np.abs(values - np.array(expected, float))
+    return int(away.argmax()), float(away.max())
+
+
+def is_axis(policy: Policy, name: str) -> bool:
     """Whether a reading is the unit vector of an axis."""
     return described(policy, name).get("sensor", "").endswith("axis")
 
 
-def upright(policy: Any, values: Values) -> None:
+def upright(policy: Policy, values: Values) -> None:
     """ValueError if the base tilts far from its stance as the joints move a little."""
     for name, expected in policy.about["standing"]["readings"].items():
-        if not is_axis(policy, name):
-            continue
-        away = np.abs(values[name] - np.array(expected, float))
-        i = int(away.argmax())
-        if away[i] > NEAR_AXIS:
+        i, away = farthest(values[name], expected)
+        if is_axis(policy, name) and away > NEAR_AXIS:
             what = f"{label(policy, name, i)} is {values[name][i]:.3g}, expected {expected[i]:.3g}"
             raise ValueError(f"preflight: the robot tips over as its joints move: {what}")
 
 
-def joint_answers(policy: Any, i: int, answer: Answer, late: float, hung: bool) -> None:
+def joint_answers(policy: Policy, i: int, answer: Answer, late: float, hung: bool) -> None:
     """ValueError unless the readings changed as they do when joint i moves."""
     name, joints = policy.joints[i], policy.joints
     changes = policy.about["standing"]["changes"]
@@ -102,9 +101,8 @@ def joint_answers(policy: Any, i: int, answer: Answer, late: float, hung: bool) 
     if np.abs(seen).max() < 0.1 * np.abs(expected_moves[i]).max():
         raise ValueError(f"preflight: {name} was moved by {MOVE} rad, but no joint_pos changed")
     if np.abs(seen).max() > 10 * MOVE:
-        raise ValueError(
-            f"preflight: joint_pos of {name} changed by {seen[i]:.3g}: is it in degrees?"
-        )
+        what = f"joint_pos of {name} changed by {seen[i]:.3g}"
+        raise ValueError(f"preflight: {what}: is it in degrees?")
     expected = policy.about["standing"]["delay"][i]
     if answer.delay > expected + late and abs(seen[i]) > abs(expected_moves[i, i]) / 2:
         line = f"{name} answers after {answer.delay:g} control steps, in training {expected:g}"
@@ -117,10 +115,8 @@ def joint_answers(policy: Any, i: int, answer: Answer, late: float, hung: bool) 
     share = seen[i] / max(expected_moves[i, i], OWN * MOVE)
     if share < OWN:
         why = "its sign is another" if share < -OWN else "is its encoder dead?"
-        what = (
-            f"was moved by {MOVE} rad, but its joint_pos changed by {share:.2g} of what it should"
-        )
-        raise ValueError(f"preflight: {name} {what}: {why}")
+        what = f"its joint_pos changed by {share:.2g} of what it should"
+        raise ValueError(f"preflight: {name} was moved by {MOVE} rad, but {what}: {why}")
 
 
 def speeds(joints: list[str], answers: list[Answer]) -> None:
@@ -157,7 +153,7 @@ def nearest(seen: Array, expected: Array, i: int) -> tuple[int, int]:
     return (int(best), 1 - 2 * int(sign)) if far else (i, 1)
 
 
-def base_answers(policy: Any, answers: list[Answer]) -> None:
+def base_answers(policy: Policy, answers: list[Answer]) -> None:
     """ValueError if the base tilts otherwise than in the file, or the gyro does not show it."""
     about = policy.about["standing"]
     for axis in [x for x in about["changes"] if x != "joint_pos"]:

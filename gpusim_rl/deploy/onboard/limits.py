@@ -1,8 +1,8 @@
 """The last layer before the servos: limits of torque, of position and of change. NumPy alone."""
 
-from typing import Any
-
 import numpy as np
+
+from .verdict import Json
 
 Array = np.ndarray
 
@@ -19,7 +19,7 @@ class Limits:
         cut: (nu,) bool, whether the last targets were changed.
     """
 
-    def __init__(self, outputs: dict[str, Any], change: float, least_change: float):
+    def __init__(self, outputs: Json, change: float, least_change: float):
         pairs = zip(outputs["control_range"], outputs["joint_range"], strict=True)
         ends = [control or joint or (-np.inf, np.inf) for control, joint in pairs]
         self.low, self.high = np.array(ends, float).T

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from .verdict import digest
+from .checks import Policy
+from .verdict import Json, digest
 
 FORMAT = 1
 NAME, TOPIC, SCHEMA = "gpusim_rl", "/control", "gpusim_rl.Step"
@@ -53,7 +54,7 @@ class Log:
         OSError: the file exists already, or cannot be written.
     """
 
-    def __init__(self, path: str | Path, policy: Any):
+    def __init__(self, path: str | Path, policy: Policy):
         try:
             from mcap.writer import Writer
         except ImportError:
@@ -76,7 +77,7 @@ class Log:
         self.begin, self.first, self.last = time.time_ns(), None, 0.0
         self.bytes, self.flushed = 0, -math.inf
 
-    def __call__(self, step: Mapping[str, Any]) -> None:
+    def __call__(self, step: Json) -> None:
         """Append a step; OSError if the disk is full."""
         now = step["time"]
         if not math.isfinite(now):  # the clock is broken, which is among the faults
@@ -102,7 +103,7 @@ def checksum(about: str, mjcf: str) -> str:
     return hashlib.sha256((about + mjcf).encode()).hexdigest()
 
 
-def encode(step: Mapping[str, Any]) -> bytes:
+def encode(step: Json) -> bytes:
     """A step as JSON, which knows no number that is not finite: null stands for it.
 
     Written by hand: `json` takes twice as long, which a robot has better use for.
@@ -129,11 +130,11 @@ def row(values: list[float]) -> str:
     return f"[{NOT_FINITE.sub('null', text) if 'n' in text else text}]"
 
 
-def schema(policy: Any) -> dict[str, Any]:
+def schema(policy: Policy) -> Json:
     """The JSON schema of a step, with the units of its numbers."""
     inputs = {x["name"]: x for x in policy.about["inputs"]}
 
-    def numbers(about: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    def numbers(about: Json, names: list[str]) -> Json:
         units = ", ".join(sorted({*about.get("units", [])}))
         says = f"{', '.join(map(str, names))} [{units}]" if names else f"[{units}]"
         return {"type": "array", "items": {"type": ["number", "null"]}, "description": says}
@@ -174,7 +175,7 @@ class Recording:
         faults: what was wrong in each step, one line each.
     """
 
-    about: dict[str, Any]
+    about: Json
     mjcf: str
     digest: str
     whole: bool
@@ -248,7 +249,7 @@ def fault(metadata: Mapping[str, str]) -> str:
     return ""
 
 
-def recording(metadata: Mapping[str, str], rows: list[dict[str, Any]], whole: bool) -> Recording:
+def recording(metadata: Mapping[str, str], rows: list[Json], whole: bool) -> Recording:
     """The steps of a log; raises many kinds of error if it is damaged."""
     about = json.loads(metadata["about"])
     kinds = {x["name"]: (x["kind"], x["shape"]) for x in about["inputs"]}
@@ -262,7 +263,7 @@ def recording(metadata: Mapping[str, str], rows: list[dict[str, Any]], whole: bo
         x = [[None] * width if row is None else row for row in values]
         return np.array(x, float).reshape(len(x), width)
 
-    def column(name: str, kind: Any) -> Array:
+    def column(name: str, kind: type) -> Array:
         return np.array([row[name] for row in rows], kind)
 
     return Recording(

@@ -9,11 +9,10 @@ The folder of this file can be copied to the robot. It needs NumPy alone.
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
-from .checks import Values, check_preflight, read
+from .checks import Readings, Values, check_preflight, read
 from .guard import Guard
 from .joint_response import (
     MOVE,
@@ -42,9 +41,9 @@ class Stopped(Exception):
 
 def preflight(
     guard: Guard,
-    read_robot: Callable[[], Any],
-    send: Callable[[Array], Any],
-    wait: Callable[[], Any] | None = None,
+    read_robot: Callable[[], Readings],
+    send: Callable[[Array], object],
+    wait: Callable[[], object] | None = None,
     *,
     hung: bool = False,
 ) -> None:
@@ -73,7 +72,10 @@ def preflight(
             pause()
             if guard.phase != phase:
                 raise Stopped
-        return checked(policy, read_robot())
+        values, wrong = read(policy, read_robot())
+        if wrong:
+            raise ValueError(f"preflight: {wrong[0]}")
+        return values
 
     with suppress(Stopped):
         stand(guard, step, hung)
@@ -144,14 +146,6 @@ def move_each(
     if not hung:
         base_answers(policy, means)
     speeds(policy.joints, means)
-
-
-def checked(policy: Any, readings: Any) -> Values:
-    """The readings in order; ValueError if one is missing or not finite."""
-    values, wrong = read(policy, readings)
-    if wrong:
-        raise ValueError(f"preflight: {wrong[0]}")
-    return values
 
 
 def moved(

@@ -17,7 +17,7 @@ class Rate:
             they are; with it, only the main thread can make a Rate.
     """
 
-    def __init__(self, dt: float, stop: Callable[[], Any] | None = None):
+    def __init__(self, dt: float, stop: Callable[[], object] | None = None):
         self.dt, self.stop, self.stopping = dt, stop, False
         self.next = time.monotonic() + dt
         for number in (signal.SIGINT, signal.SIGTERM) if stop else ():
@@ -31,7 +31,7 @@ class Rate:
         if self.stopping and self.stop:
             self.stop()
 
-    def _ask(self, *_: Any) -> None:
+    def _ask(self, *_: object) -> None:
         self.stopping = True
 
 
@@ -43,7 +43,7 @@ def seconds(value: Any) -> float:
         return math.nan
 
 
-def late_readings(age: Any, dt: float, steps: float) -> list[str]:
+def late_readings(age: object, dt: float, steps: float) -> list[str]:
     """The fault of readings that are late or of the future; an age that is no number is late, too.
 
     Args:

@@ -12,10 +12,10 @@ import json
 import re
 from typing import Any
 
-SIZE = re.compile(rb"sha256 of the first (\d{9}) bytes: ")  # in the seal, which format 3 lacks
+SIZE = re.compile(rb"sha256 of the first (\d{9}) bytes: ")  # in the seal
 # A field of ONNX's metadata with the key `gate`: r, its length, the key, the length of the text.
 HEAD = re.compile(rb"r[\x80-\xff]*[\0-\x7f]\n\x04gate\x12[\x80-\xff]*[\0-\x7f](?={)")
-Verdict = dict[str, Any]
+Json = dict[str, Any]
 
 
 def digest(data: bytes) -> str:
@@ -24,7 +24,7 @@ def digest(data: bytes) -> str:
 
 
 # Why: docs/decisions/0045-verdict-in-the-file.md
-def with_verdict(data: bytes, verdict: Verdict) -> bytes:
+def with_verdict(data: bytes, verdict: Json) -> bytes:
     """The bytes of an ONNX file with a verdict, in place of an older one.
 
     `file`, the digest, and `sha256`, the checksum of file and verdict, are added to it.
@@ -34,7 +34,7 @@ def with_verdict(data: bytes, verdict: Verdict) -> bytes:
     return cut(data)[0] + entry(text.encode())
 
 
-def read_verdict(data: bytes) -> Verdict | None:
+def read_verdict(data: bytes) -> Json | None:
     """The verdict in the bytes of an ONNX file; None if it has none.
 
     ValueError if the file or its verdict was edited since it was judged.
@@ -55,7 +55,7 @@ def read_verdict(data: bytes) -> Verdict | None:
     return verdict
 
 
-def checksum(verdict: Verdict) -> str:
+def checksum(verdict: Json) -> str:
     """SHA-256 of a verdict, which holds the digest of its file."""
     text = json.dumps(verdict, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -64,11 +64,9 @@ def checksum(verdict: Verdict) -> str:
 def cut(data: bytes) -> tuple[bytes, bytes]:
     """The exported bytes of an ONNX file, and those that follow: its verdict, or none.
 
-    The seal says how many were exported. A file of format 3 has no seal: it ends where the verdict
-    begins.
+    The seal says how many were exported; a file without one has no verdict.
     """
-    head = HEAD.search(data)
-    size = int(seal[1]) if (seal := SIZE.search(data)) else head.start() if head else len(data)
+    size = int(seal[1]) if (seal := SIZE.search(data)) else len(data)
     return data[:size], data[size:]
 
 
