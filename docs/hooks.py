@@ -63,7 +63,7 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages."""
     pages = {"index.md": page("README.md"), "contributing.md": page("CONTRIBUTING.md")}
-    pages["changelog.md"] = read("CHANGELOG.md")
+    pages["changelog.md"] = page("CHANGELOG.md")
     pages["configuration.md"] = configuration()
     pages["decisions/index.md"] = decisions()
     for name, modules in packages().items():
