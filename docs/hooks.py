@@ -1,8 +1,8 @@
 """Pages that MkDocs makes from other files of the repository, so that they are never out of date.
 
 Home, Contributing and Changes are README.md, CONTRIBUTING.md and CHANGELOG.md. Configuration lists
-the keys of conf/, Decisions the pages of docs/decisions/, and API has a page for each package. The
-site's `llms.txt` is docs/llms.txt, with links to pages as they are called there.
+the keys of conf/, and Decisions the pages of docs/decisions/. Below API is a page for each package.
+The site's `llms.txt` is docs/llms.txt, with links to pages as they are called there.
 """
 
 import re
@@ -53,7 +53,7 @@ TITLES = {
 
 def on_config(config: Any) -> Any:
     """Put a page for each package below API in the navigation."""
-    pages = [{name: f"api/{name}.md"} for name in packages()]
+    pages = ["api.md", *({name: f"api/{name}.md"} for name in packages())]
     for entry in config.nav:
         if "API" in entry:
             entry["API"] = pages
@@ -63,7 +63,7 @@ def on_config(config: Any) -> Any:
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages."""
     pages = {"index.md": page("README.md"), "contributing.md": page("CONTRIBUTING.md")}
-    pages["changelog.md"] = read("CHANGELOG.md")
+    pages["changelog.md"] = page("CHANGELOG.md")
     pages["configuration.md"] = configuration()
     pages["decisions/index.md"] = decisions()
     for name, modules in packages().items():

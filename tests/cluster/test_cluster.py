@@ -224,10 +224,12 @@ def test_two_ranks_with_two_actors_each_are_one_with_four(tmp_path):
 
 @pytest.mark.matrix
 def test_gradients_of_actors(tmp_path):
-    """The program of docs/algorithm.md trains with gradients of two actors, and leaves a run."""
-    for path, text in files("docs/algorithm.md").items():
+    """docs/examples/a3c.py trains the learner of its page with gradients of two actors, and leaves
+    a run."""
+    for path, text in files("docs/change-the-algorithm.md").items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
+    shutil.copy(ROOT / "docs" / "examples" / "a3c.py", tmp_path)
     words = ("task=cartpole", *TINY, "algo.hidden=[16]", "iterations=5", "log=none", "run_dir=run")
     line = [sys.executable, "a3c.py", *words]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)

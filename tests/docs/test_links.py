@@ -15,7 +15,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 OUTSIDE = ("http://", "https://", "mailto:")
 # Pages that walk a user through something, or present a task: each has a picture.
 PICTURED = (
-    *("first-run", "robot", "task", "balancer", "algorithm", "change-the-algorithm", "coming-from"),
+    *("first-run", "robot", "task", "balancer", "change-the-algorithm", "coming-from"),
     *("agents", "deploy", "gate", "web"),
     *("tasks", "terrain", "getup", "humanoid", "drone", "reach", "gymnasium"),
 )
