@@ -7,9 +7,8 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from gpusim_rl.config.check_words import EXACT, merge
+from gpusim_rl.config.check_words import merge
 from gpusim_rl.config.compose import (
-    ALGO,
     build,
     build_base,
     choices,
@@ -19,7 +18,6 @@ from gpusim_rl.config.compose import (
     parse,
 )
 from gpusim_rl.config.device_overrides import read_device_overrides
-from gpusim_rl.config.renamed_keys import rename_keys
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import find_files, find_in_run, is_kept_file
 from gpusim_rl.config.sections import Config
@@ -140,7 +138,7 @@ def check_start(cfg: Config) -> None:
     run, name = Run.open(Path(cfg.start)), cfg.algo.name
     if not run.checkpoints.saved():
         raise FileNotFoundError(f"start={run.path}: this run has no checkpoint")
-    other = str(flatten(run.config).get("algo.name", ALGO))
+    other = str(flatten(run.config).get("algo.name"))
     if other != name and not {other, name} <= our_names("algo"):
         raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
 
@@ -167,7 +165,6 @@ def continue_config(cfg: dict[str, Any], overrides: list[Override]) -> dict[str,
     """
     allowed = {group: cfg[f"{group}_code"] for group in CODE}
     run = Run.open(Path(str(cfg["resume"])))
-    check_trainable(run)
     before = load_config(run, allowed).plain
     after = copy.deepcopy(before)
     for key in [override.key_or_group for override in overrides]:
@@ -201,16 +198,6 @@ def continue_config(cfg: dict[str, Any], overrides: list[Override]) -> dict[str,
     return after | {"resume": str(cfg["resume"])} | codes
 
 
-def check_trainable(run: Run) -> None:
-    """ValueError if this version cannot repeat or continue the training of a run of before."""
-    saved = flatten(run.config)
-    if saved.get("algo.symmetry") == "loss" and saved.get("algo.name", ALGO) == ALGO:
-        raise ValueError(
-            f"{run.path} was trained with algo.symmetry=loss, which is gone: "
-            f"train on from its weights with start={run.path} algo.symmetry=augment"
-        )
-
-
 def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) -> Config:
     """The configuration of a run, checked against this version's keys.
 
@@ -226,7 +213,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
     flat, codes = flatten(saved), {}
     allowed = allowed if isinstance(allowed, dict) else dict.fromkeys(CODE, allowed)
     for group in CODE:
-        name = str(flat.get(f"{group}.name", ALGO if group == "algo" else None))
+        name = str(flat.get(f"{group}.name"))
         code = f"{group}_code"
         codes[code] = saved_code(group, name, saved.pop(code, None), allowed[group])
         check_name(group, name)
@@ -234,8 +221,6 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
     but = ("algo",) if codes["algo_code"] else ()  # the user's file of numbers
     base = build("config", groups_of(saved, ours, but), ours, but)
     try:
-        saved["task"].setdefault("training", EXACT)  # as before there was a choice
-        rename_keys(saved, base)
         names = {x: {"name": str(flat.get(f"{x}.name", base[x]["name"]))} for x in NAMED}
         saved = {key: x for key, x in saved.items() if key not in NAMED}
         cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}} | names
@@ -275,8 +260,6 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
     free = {*CHANGEABLE, "curriculum"}
     if any(entry.get("by") == "success" for entry in plan):
         free.discard("eval_every")  # the curriculum goes by evaluations
-    if not before["threads"]:
-        free.add("threads")  # a run that is older than this key
     lines = {
         key: f"{key} {old.get(key)} → {new.get(key)}"
         for key in {**new, **old}
@@ -291,12 +274,12 @@ def edits(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[
     """Key → "key old → new" for what config.yaml says otherwise than a checkpoint was trained with.
 
     Args:
-        metadata: of the checkpoint; that of an earlier version vouches for nothing.
+        metadata: of the checkpoint.
         config: what `load_config` gives. What config.yaml lacks has its default there.
         file: the checkpoint.
     ValueError if its metadata are damaged.
     """
-    trained = flatten(read_trained(metadata, config, file))
+    trained = flatten(read_trained(metadata, file))
     now, lines = flatten(config), {}
     for key, value in trained.items():
         new = now.get(key)
@@ -309,17 +292,13 @@ def edits(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[
     return lines
 
 
-def read_trained(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[str, Any]:
-    """The configuration that a checkpoint was trained with, with today's names of keys.
-
-    ValueError if its metadata are damaged.
-    """
+def read_trained(metadata: dict[str, str], file: Path) -> dict[str, Any]:
+    """The configuration that a checkpoint was trained with; ValueError if that is damaged."""
     try:
-        trained = json.loads(metadata.get("config", "{}"))
-        rename_keys(trained, config)
+        trained = json.loads(metadata["config"])
         flatten(trained)
         return trained
-    except (ValueError, RecursionError, AttributeError):
+    except (KeyError, ValueError, RecursionError, AttributeError):
         raise ValueError(f"{file} is damaged: its configuration cannot be read") from None
 
 

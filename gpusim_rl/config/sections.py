@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import Any
 
 from gpusim_rl.config.check_words import check_physics, check_task_code
-from gpusim_rl.config.renamed_keys import current_key
 from gpusim_rl.config.trees import flatten, set_key
 from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core import ranges
@@ -265,11 +264,7 @@ class Config:
         """
         values = {key: x for key, x in plain.items() if key in cls.__dataclass_fields__}
         arguments(cls, values | {"plain": plain}, "", "config")
-        plan, keys = plain["curriculum"], flatten(plain)
-        for key in plan if isinstance(plan, dict) else ():
-            if isinstance(key, str) and (new := current_key(key, keys)) != key:
-                raise ValueError(f"curriculum: {key} has another name now: say {new}")
-        curriculum.check_plan(plan, plain)
+        curriculum.check_plan(plain["curriculum"], plain)
         plain = curriculum.config_at(plain["curriculum"], plain)
         ranges.check(plain["terrain"], "terrain")
         cloning = settings_in(CLONING)

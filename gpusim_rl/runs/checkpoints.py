@@ -26,18 +26,6 @@ TRIES = 5  # to read a checkpoint while a training writes others
 # what a manifest raises that is none
 DAMAGED = (ValueError, RecursionError, AttributeError, KeyError, TypeError, IsADirectoryError)
 KEEP = 3  # newest checkpoints that are kept, besides the best
-RENAMED = {  # beginnings of tensor names of older checkpoints → today's
-    "env/past/": "env/history/",
-    "policy/actor.normaliser.": "policy/actor.normalizer.",
-    "policy/seer.": "policy/critic_normalizer.",
-    "policy/actor.net.gru.": "policy/actor.net.encoder.",
-    "policy/critic.gru.": "policy/critic.encoder.",
-    "memory/actor_gru": "memory/actor",
-    "memory/critic_gru": "memory/critic",
-    "ppo/iteration": "iteration",
-    "ppo/skips": "ppo/skip_sums",
-    "policy/floor": "policy/min_std",
-}
 
 
 def valid_entry(name: str, *, sha256: Any, bytes: Any, success: Any) -> bool:
@@ -218,12 +206,6 @@ def names_to_keep(manifest: dict[str, dict[str, Any]]) -> list[str]:
     return last + best
 
 
-def current_name(name: str) -> str:
-    """Today's name of a tensor, which an older checkpoint may hold under another."""
-    old = next((old for old in RENAMED if name.startswith(old)), None)
-    return name if old is None else RENAMED[old] + name.removeprefix(old)
-
-
 def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
     """Tensors and metadata of a checkpoint.
 
@@ -238,7 +220,7 @@ def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
     check_size(path)
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {current_name(name): file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
             metadata = file.metadata() or {}
     except (SafetensorError, OSError, RuntimeError, ValueError, MemoryError) as error:
         raise ValueError(f"{path} is not a whole checkpoint: {error}") from None

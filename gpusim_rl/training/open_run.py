@@ -11,7 +11,6 @@ from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build.learners import ACTOR
 from gpusim_rl.build.models import keep_models
 from gpusim_rl.config import resume
-from gpusim_rl.config.compose import ALGO
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core import errors
@@ -64,7 +63,7 @@ def begin_with(path: Path, iteration: Iteration, algo: str) -> dict[str, Tensor]
     state, _ = load(file)
     weights = policy_of(state)
     said = ""
-    if flatten(Run.open(path).config).get("algo.name", ALGO) != algo:
+    if flatten(Run.open(path).config).get("algo.name") != algo:
         weights, said = join_networks(weights, iteration, path)
     iteration.policy.load(weights, str(file))
     if said and iteration.group.rank == 0:
