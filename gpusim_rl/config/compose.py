@@ -26,7 +26,7 @@ from gpusim_rl.config.recipe import apply_ranges, apply_recipe, apply_section
 from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.core.paths import CODE, CONF, user_folder
 
-ALGO = "ppo"  # what a file or a run without algo.name means
+ALGO = "ppo"  # what a file without algo.name means
 # What an algorithm of ours takes of a task's numbers for PPO, instead of the discount
 FROM_TASK = {"distill": ("hidden", "activation")}  # so that PPO may begin with the student
 

@@ -9,6 +9,7 @@ from hydra.core.override_parser.types import Override
 
 from gpusim_rl.config.check_words import merge
 from gpusim_rl.config.compose import (
+    ALGO,
     build,
     build_base,
     choices,
@@ -213,7 +214,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
     flat, codes = flatten(saved), {}
     allowed = allowed if isinstance(allowed, dict) else dict.fromkeys(CODE, allowed)
     for group in CODE:
-        name = str(flat.get(f"{group}.name"))
+        name = str(flat.get(f"{group}.name", ALGO if group == "algo" else None))
         code = f"{group}_code"
         codes[code] = saved_code(group, name, saved.pop(code, None), allowed[group])
         check_name(group, name)
@@ -295,10 +296,10 @@ def edits(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[
 def read_trained(metadata: dict[str, str], file: Path) -> dict[str, Any]:
     """The configuration that a checkpoint was trained with; ValueError if that is damaged."""
     try:
-        trained = json.loads(metadata["config"])
+        trained = json.loads(metadata.get("config", "{}"))
         flatten(trained)
         return trained
-    except (KeyError, ValueError, RecursionError, AttributeError):
+    except (ValueError, RecursionError, AttributeError):
         raise ValueError(f"{file} is damaged: its configuration cannot be read") from None
 
 

@@ -42,7 +42,6 @@ def main(words: list[str]) -> None:
         )
     with errors.one_line_errors():
         run = Run.open(Path(rest[0]))
-        resume.check_trainable(run)
         cfg = resume.load_config(run, task_code)
         expected = read_hashes(run)
         count = min(int(rest[1]) if rest[1:] else HASHED, max(expected, default=0))
