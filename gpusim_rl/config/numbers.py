@@ -40,7 +40,7 @@ def lines(name: str, cfg: dict[str, Any], code: str | None = None) -> list[str]:
 def ranges_of(name: str, cfg: dict[str, Any], code: str | None) -> dict[str, Range]:
     """Dotted key → what it may hold, with what the task's class adds."""
     if name == "play":
-        return PLAY | GATE | SERVE | SERVE
+        return PLAY | GATE | SERVE
     own = load_task(cfg["task"]["name"], code).ranges
     ours = table(cfg["algo"]["name"], cfg["reward"]["name"])
     return ours | {f"task.{key}": entry for key, entry in own.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpusim_rl.config.check_words import merge
 from gpusim_rl.config.device_overrides import KEYS, without
-from gpusim_rl.config.trees import flatten, is_below, merged
+from gpusim_rl.config.trees import flatten, is_below, leaves, merged
 
 FAST, ROBOT = "fast", "robot"
 # Why: docs/decisions/0080-a-recipe-for-a-robot.md
@@ -71,8 +71,8 @@ def apply_section(
     Raises:
         ValueError: the section has a key that it may not change, or a wrong value.
     """
-    for key, value in flatten(values).items():
-        if not isinstance(value, dict) and (not is_below(key, allowed) or is_below(key, FIXED)):
+    for key in leaves(values):
+        if not is_below(key, allowed) or is_below(key, FIXED):
             raise ValueError(f"{name}.{key}: this section cannot change this key")
     fixed = tuple(override_keys)
     values = without(values, fixed)
@@ -94,7 +94,7 @@ def describe_recipe(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
         cfg: the configuration, whose command line or section `gpu` may have other ones.
     """
     name, now = recipe["name"], flatten(cfg)
-    values = {key: x for key, x in leaves(recipe.get(name)).items() if now.get(key) == x}
+    values = {key: x for key, x in numbers_of(recipe.get(name)).items() if now.get(key) == x}
     words = " ".join(f"{key}={x}" for key, x in values.items()).replace("'", "")
     return f"recipe={name}: {words}" if values and name != FAST else ""
 
@@ -104,7 +104,7 @@ def unlearned(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
 
     It is empty for another recipe, and for a task without recipe=robot.
     """
-    now, values = flatten(cfg), leaves(recipe.get(ROBOT))
+    now, values = flatten(cfg), numbers_of(recipe.get(ROBOT))
     missing = [key for key, x in values.items() if now.get(key) != x]
     lessons = [x for key, x in LESSONS.items() if any(is_below(other, (key,)) for other in missing)]
     if recipe["name"] != FAST or not lessons:
@@ -112,9 +112,6 @@ def unlearned(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
     return f"the policy did not learn {', '.join(lessons)}: for a robot, train with recipe=robot"
 
 
-def leaves(values: Any) -> dict[str, Any]:
-    """Dotted key → value of a recipe's numbers, less those of `gpu`."""
-    if not isinstance(values, dict):
-        return {}
-    flat = flatten({key: x for key, x in values.items() if key != "gpu"})
-    return {key: x for key, x in flat.items() if not isinstance(x, dict)}
+def numbers_of(section: Any) -> dict[str, Any]:
+    """Dotted key → value of a recipe, less those of `gpu`."""
+    return leaves(without(section, ("gpu",))) if isinstance(section, dict) else {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from gpusim_rl.config.check_words import merge
+from gpusim_rl.config.check_words import check_task_code, merge
 from gpusim_rl.config.compose import (
     ALGO,
     build,
@@ -22,7 +22,7 @@ from gpusim_rl.config.device_overrides import read_device_overrides
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import find_files, find_in_run, is_kept_file
 from gpusim_rl.config.sections import Config
-from gpusim_rl.config.trees import flatten, is_below, set_key
+from gpusim_rl.config.trees import flatten, is_below, leaves, set_key
 from gpusim_rl.config.user_files import GROUPS, our_names
 from gpusim_rl.config.validate import (
     check_correction,
@@ -77,25 +77,25 @@ def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True
     parsed = parse(overrides)
     keys = [override.key_or_group for override in parsed]
     by_name = named(overrides)
+    check_task_code(cfg["task_code"])
     if cfg["start"] is not None and cfg["resume"] is not None:
         raise ValueError("start= begins a new training: leave it out, or resume=")
     cfg = find_earlier_run(cfg, by_name)
-    if cfg["resume"] is not None:
-        cfg = continue_config(cfg, parsed)
-    config = Config.of(cfg)
-    cfg = read_device_overrides(cfg, keys)
+    new = cfg["resume"] is None
+    cfg = cfg | find_codes(cfg, by_name) if new else continue_config(cfg, parsed)
+    config = read_device_overrides(Config.of(cfg), keys)
     if config.graph == "whole" and config.sim.conditional:
         raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
-    curriculum.check_overrides(cfg, [*keys, *flatten(cfg["gpu"])])
+    curriculum.check_overrides(cfg, [*keys, *flatten(config.gpu)])
     check_extras(config)
     check_correction(config)
-    if config.resume is None:
-        cfg = curriculum.config_at(cfg["curriculum"], cfg) | find_codes(cfg, by_name)
-        check_run_dir(config)
-        check_demos(config)
-        check_start(config)
-        cfg = fit_to_robot(cfg, keys) if robot else cfg
-    return Config.of(cfg)
+    if not new:
+        return config
+    check_run_dir(config)
+    check_demos(config)
+    check_start(config)
+    fitted = fit_to_robot(config.plain, keys) if robot else config.plain
+    return config if fitted is config.plain else Config.of(fitted)
 
 
 def find_earlier_run(cfg: dict[str, Any], by_name: dict[str, str]) -> dict[str, Any]:
@@ -253,10 +253,7 @@ def groups_of(saved: dict[str, Any], ours: bool, but: tuple[str, ...] = ()) -> l
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
     """Key → "key old → new", of keys that differ and that resuming may not change."""
     plans = [f"{cfg['curriculum'] or 'none'}".replace("'", "") for cfg in (before, after)]
-    old, new = (
-        {key: value for key, value in flatten(cfg).items() if not isinstance(value, dict)}
-        for cfg in (before, after)
-    )
+    old, new = leaves(before), leaves(after)
     plan = [entry for cfg in (before, after) for entry in (cfg["curriculum"] or {}).values()]
     free = {*CHANGEABLE, "curriculum"}
     if any(entry.get("by") == "success" for entry in plan):

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gpusim_rl.config.compose import user_choices
-from gpusim_rl.config.recipe import leaves
+from gpusim_rl.config.recipe import numbers_of
 from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.core.errors import warn_once
 from gpusim_rl.core.sections import arguments
@@ -69,7 +69,7 @@ def fit_to_robot(cfg: dict[str, Any], override_keys: Iterable[str]) -> dict[str,
     now = flatten(cfg)
     plan = cfg["curriculum"] or {}
     scaled = () if "curriculum" in override_keys else {*POWERS, *ARM_POWERS} & {*plan}
-    keys = (*override_keys, *plan, *leaves(cfg["ranges"]))
+    keys = (*override_keys, *plan, *numbers_of(cfg["ranges"]))
     fixed = tuple(key for key in keys if "." in key and key not in scaled)
     arm = task in ARMS
     about, numbers = of_arm(now, cfg, mtime, fixed) if arm else of_legs(now, cfg, mtime)
@@ -82,9 +82,10 @@ def fit_to_robot(cfg: dict[str, Any], override_keys: Iterable[str]) -> dict[str,
             if key in scaled:
                 fitted["curriculum"][key] |= {"from": first_value(plan[key], value), "to": value}
             said.append(describe(key, value))
-    if said:
-        line = f"{cfg['robot']['mjcf']} has {about}, so its task's numbers are scaled"
-        warn_once(f"{line}: {' '.join(said)}")
+    if not said:
+        return cfg
+    line = f"{cfg['robot']['mjcf']} has {about}, so its task's numbers are scaled"
+    warn_once(f"{line}: {' '.join(said)}")
     return fitted
 
 

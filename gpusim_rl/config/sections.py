@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
 from typing import Any
 
-from gpusim_rl.config.check_words import check_physics, check_task_code
+from gpusim_rl.config.check_words import check_physics
 from gpusim_rl.config.trees import flatten, set_key
 from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core import ranges
@@ -290,7 +290,6 @@ class Config:
         for key, path in paths.items():
             if not isinstance(path, str | None):
                 raise ValueError(f"{key}={path!r}: expected a path")
-        check_task_code(self.task_code)
         if self.gate and self.export == "none":
             raise ValueError("gate=true judges the exported file: not with export=none")
         if self.algo.name == "distill" and self.teacher is None:

@@ -13,6 +13,11 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def leaves(tree: dict[str, Any]) -> dict[str, Any]:
+    """{"a": {"b": 1}} → {"a.b": 1}"""
+    return {key: value for key, value in flatten(tree).items() if not isinstance(value, dict)}
+
+
 def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
     """Set the value of a dotted key, in place. What it lies below becomes a tree."""
     *path, last = key.split(".")

@@ -23,6 +23,9 @@ from gpusim_rl.core.paths import CONF, user_code, user_folder
 GROUPS = ("task", "terrain", "algo", "reward", "robot", "sim", "log", "recipe", "ranges", "cluster")
 left_out: ContextVar[tuple[str, ...]] = ContextVar("left_out", default=())  # groups of ours alone
 TASK_KEYS = ("name", "mjcf", "weights", "noise")  # every task has these
+# that have a value of each key of their groups
+EXAMPLES = ("algo/ppo", "robot/own", "log/auto", "terrain/rough", "cluster/none", "reward/rnd")
+EXAMPLES += ("sim/native", "sim/warp")
 CODE = ("_target_", "()")  # keys with which Hydra and Python's logging call functions
 
 
@@ -135,17 +138,8 @@ def kinds() -> dict[str, Any]:
     """
     examples: dict[str, Any] = {group: {} for group in GROUPS}
     examples |= flatten(load(CONF / "common.yaml")) | flatten(load(CONF / "config.yaml"))
-    files = (
-        ("algo", "ppo"),
-        ("robot", "own"),
-        ("log", "auto"),
-        ("terrain", "rough"),
-        ("cluster", "none"),
-        ("reward", "rnd"),
-    )
-    files = (*files, ("sim", "native"), ("sim", "warp"))
-    for group, name in files:
-        examples |= flatten(load(CONF / group / f"{name}.yaml"), f"{group}.")
+    for file in EXAMPLES:
+        examples |= flatten(load(CONF / f"{file}.yaml"), f"{file.partition('/')[0]}.")
     task = load(CONF / "task" / "cartpole.yaml")["task"]
     for key in (*TASK_KEYS, "dt", "episode", "clip"):
         examples[f"task.{key}"] = task[key]

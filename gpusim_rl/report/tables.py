@@ -14,7 +14,7 @@ from yaml import YAMLError
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import build_base, choices
 from gpusim_rl.config.recipe import FAST, apply_recipe
-from gpusim_rl.config.trees import flatten, is_below
+from gpusim_rl.config.trees import is_below, leaves
 from gpusim_rl.config.validate import code_words
 from gpusim_rl.core.files import read_text
 from gpusim_rl.core.paths import executable, program, quoted
@@ -232,11 +232,7 @@ def title(runs: list[Summary]) -> str:
 
 def plain(config: dict[str, Any]) -> dict[str, Any]:
     """Dotted key → value, of all that says how a run trains."""
-    return {
-        key: value
-        for key, value in flatten(config).items()
-        if not isinstance(value, dict) and not is_below(key, SILENT)
-    }
+    return {key: value for key, value in leaves(config).items() if not is_below(key, SILENT)}
 
 
 def text(value: Any) -> str:

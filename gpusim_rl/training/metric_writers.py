@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from gpusim_rl.config.trees import flatten
+from gpusim_rl.config.trees import leaves
 from gpusim_rl.core.errors import printable, reason, warn
 from gpusim_rl.core.files import digest
 from gpusim_rl.core.metrics import Metric, public_name
@@ -291,8 +291,7 @@ class MLflow:
         run = self.client.create_run(at, tags=tags, run_name=logged.name).info.run_id
         values = [
             Param(NOT_IN_NAMES.sub("_", key), str(x)[:LONGEST])
-            for key, x in flatten(logged.config).items()
-            if not isinstance(x, dict)
+            for key, x in leaves(logged.config).items()
         ]
         for i in range(0, len(values), MOST_PARAMETERS):
             self.client.log_batch(run, params=values[i : i + MOST_PARAMETERS])

@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.config.sections import Config, TaskSection
@@ -88,7 +86,6 @@ class Trainer:
         make = make or make_iteration
         self.group = ProcessGroup.from_environment()
         first = self.group.rank == 0
-        cfg = cfg.replace({"threads": cfg.threads or torch.get_num_threads()})
         iteration, cfg, self.device_overrides = make_on_device(cfg, self.group, make)
         self.run, metadata, self.cfg = open_run(cfg, iteration)
         metrics = (*METRICS, *iteration.metrics)
