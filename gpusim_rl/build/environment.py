@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
 
 import mujoco
 import torch
@@ -11,6 +10,7 @@ from gpusim_rl.build.models import model_must_fit
 from gpusim_rl.config import robot_size, validate
 from gpusim_rl.config.sections import Config, RobotSection
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.sections import arguments, require
 from gpusim_rl.envs.check_methods import methods_named
@@ -43,7 +43,7 @@ def make_task(cfg: Config, device: str) -> Task:
     return kind(**arguments(kind, numbers, "task", f"task/{name}"))
 
 
-def robot_arguments(kind: type[Task], robot: RobotSection) -> dict[str, Any]:
+def robot_arguments(kind: type[Task], robot: RobotSection) -> Plain:
     """The arguments of a task that come from robot=: none, or a model and what is known of it.
 
     Raises:
@@ -68,7 +68,7 @@ def robot_arguments(kind: type[Task], robot: RobotSection) -> dict[str, Any]:
     )
 
 
-def terrain_arguments(kind: type[Task], cfg: Config) -> dict[str, Any]:
+def terrain_arguments(kind: type[Task], cfg: Config) -> Plain:
     """The arguments of a task that come from terrain=; ValueError if it is for other tasks."""
     section = cfg.terrain
     if kind.takes_terrain == (section["name"] != "flat"):

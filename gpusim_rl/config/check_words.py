@@ -6,6 +6,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from gpusim_rl.config.trees import flatten
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.ranges import LARGEST
 from gpusim_rl.envs.randomization.entries import SMALLEST
 
@@ -33,7 +34,7 @@ def check_choice(override: Override, names: list[str]) -> None:
         raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(names)}")
 
 
-def check_known(override: Override, base: dict[str, Any]) -> None:
+def check_known(override: Override, base: Plain) -> None:
     """ValueError if a configuration has no such key."""
     key, flat = override.key_or_group, flatten(base)
     if isinstance(noise := flat.get("task.noise"), dict):  # it names all readings
@@ -75,7 +76,7 @@ def same_kind(key: str, old: Any, new: Any) -> None:
             same_kind(key, old[0], entry)
 
 
-def check_range(key: str, old: Any, new: Any) -> None:
+def check_range(key: str, old: object, new: object) -> None:
     """ValueError if a number is not finite, or too large or too small for float32 and int64."""
     if isinstance(new, float) and not abs(new) <= LARGEST:
         example = "" if old is None else f", such as {old}"
@@ -86,13 +87,13 @@ def check_range(key: str, old: Any, new: Any) -> None:
         raise ValueError(f"{key}={new}: expected a number below 2**63")
 
 
-def check_task_code(value: Any) -> None:
+def check_task_code(value: object) -> None:
     """ValueError unless task_code is null or `here`."""
     if value not in (None, "here"):
         raise ValueError(f"task_code={value!r}: expected here, or null for our code")
 
 
-def check_physics(task: dict[str, Any]) -> None:
+def check_physics(task: Plain) -> None:
     """ValueError unless `task.training` says how the physics differs while learning."""
     training = task["training"]
     if training == EXACT:
@@ -110,7 +111,7 @@ def check_physics(task: dict[str, Any]) -> None:
         raise ValueError(f"task.training.integrator={integrator!r}: {expected}")
 
 
-def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def merge(base: Plain, values: Plain, prefix: str = "") -> Plain:
     """base with other values; ValueError at a key that base lacks, or a value of another kind.
 
     Reward terms, noise, a curriculum and the sections of OPEN replace those of base: they belong to

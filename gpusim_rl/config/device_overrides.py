@@ -5,11 +5,11 @@ pay there. The command line wins over the section, and a run keeps what it began
 """
 
 from dataclasses import replace
-from typing import Any
 
 from gpusim_rl.config.check_words import merge
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten, is_below, leaves, merged
+from gpusim_rl.core.files import Plain
 
 # Why: docs/decisions/0051-a-recipe-for-a-gpu.md
 # What may differ: the task itself is the same on every device.
@@ -43,7 +43,7 @@ def read_device_overrides(cfg: Config, override_keys: list[str]) -> Config:
     return replace(cfg, gpu=left, plain=cfg.plain | {"gpu": left})
 
 
-def without(tree: dict[str, Any], keys: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
+def without(tree: Plain, keys: tuple[str, ...], prefix: str = "") -> Plain:
     """A tree of values without some keys, and without those below them."""
     left = {}
     for key, value in tree.items():
@@ -55,14 +55,14 @@ def without(tree: dict[str, Any], keys: tuple[str, ...], prefix: str = "") -> di
     return left
 
 
-def entries(section: dict[str, Any], cfg: Config) -> dict[str, Any]:
+def entries(section: Plain, cfg: Config) -> Plain:
     """The numbers of a section for entries that the curriculum has, which depends on the learner
     and on the command line."""
     plan = section.get("curriculum") or {}
     return {key: entry for key, entry in plan.items() if key in (cfg.curriculum or {})}
 
 
-def choose_device_overrides(cfg: Config) -> tuple[Config, dict[str, Any]]:
+def choose_device_overrides(cfg: Config) -> tuple[Config, Plain]:
     """The configuration of a training on its device, and what the section `gpu` gave it.
 
     The first is what config.yaml keeps: its section is empty, recipe and ranges are names, and

@@ -3,7 +3,6 @@
 import copy
 import json
 from pathlib import Path
-from typing import Any
 
 from hydra.core.override_parser.types import Override
 
@@ -32,6 +31,7 @@ from gpusim_rl.config.validate import (
     probe,
     saved_code,
 )
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CODE, user_code
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.randomization import entries, fields
@@ -65,7 +65,7 @@ FIXED = (
 )
 
 
-def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True) -> Config:
+def check_training(cfg: Plain, overrides: list[str], robot: bool = True) -> Config:
     """The configuration of a training, checked; with resume=, that of the run and `overrides`.
 
     Args:
@@ -98,7 +98,7 @@ def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True
     return config if fitted is config.plain else Config.of(fitted)
 
 
-def find_earlier_run(cfg: dict[str, Any], by_name: dict[str, str]) -> dict[str, Any]:
+def find_earlier_run(cfg: Plain, by_name: dict[str, str]) -> Plain:
     """With auto_resume=true, cfg with its run_dir, and with resume= if a run is there.
 
     task_code and algo_code say what may come from the working directory: with task_code=here both,
@@ -158,7 +158,7 @@ def check_demos(cfg: Config) -> None:
             raise FileNotFoundError(f"{key}={name}: this run has no checkpoint")
 
 
-def continue_config(cfg: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
+def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
     """The configuration of the run cfg["resume"], with cfg's values of the keys of `overrides`.
 
     A group such as task=quadruped says which file it is, not what was in it when the run began.
@@ -224,7 +224,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
     try:
         names = {x: {"name": str(flat.get(f"{x}.name", base[x]["name"]))} for x in NAMED}
         saved = {key: x for key, x in saved.items() if key not in NAMED}
-        cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}} | names
+        cfg: Plain = merge(base, saved) | codes | {"gpu": {}} | names
         for key, copy_of in KEPT.items():
             if flatten(cfg).get(key) is not None:
                 set_key(cfg, key, str(run.path / copy_of))
@@ -236,7 +236,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         raise ValueError(f"{file}: {error}") from None
 
 
-def groups_of(saved: dict[str, Any], ours: bool, but: tuple[str, ...] = ()) -> list[str]:
+def groups_of(saved: Plain, ours: bool, but: tuple[str, ...] = ()) -> list[str]:
     """The words that choose the files of a run; those that are gone are left out.
 
     ours, but: as of `compose.build`.
@@ -250,7 +250,7 @@ def groups_of(saved: dict[str, Any], ours: bool, but: tuple[str, ...] = ()) -> l
     ]
 
 
-def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
+def changes(before: Plain, after: Plain) -> dict[str, str]:
     """Key → "key old → new", of keys that differ and that resuming may not change."""
     plans = [f"{cfg['curriculum'] or 'none'}".replace("'", "") for cfg in (before, after)]
     old, new = leaves(before), leaves(after)
@@ -268,7 +268,7 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
     return lines
 
 
-def edits(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[str, str]:
+def edits(metadata: dict[str, str], config: Plain, file: Path) -> dict[str, str]:
     """Key → "key old → new" for what config.yaml says otherwise than a checkpoint was trained with.
 
     Args:
@@ -290,7 +290,7 @@ def edits(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[
     return lines
 
 
-def read_trained(metadata: dict[str, str], file: Path) -> dict[str, Any]:
+def read_trained(metadata: dict[str, str], file: Path) -> Plain:
     """The configuration that a checkpoint was trained with; ValueError if that is damaged."""
     try:
         trained = json.loads(metadata.get("config", "{}"))

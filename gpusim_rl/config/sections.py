@@ -15,6 +15,7 @@ from gpusim_rl.config.check_words import check_physics
 from gpusim_rl.config.trees import flatten, set_key
 from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core import ranges
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.ranges import CAPACITY, CORES, COUNT, RANGES, SEED, Range
 from gpusim_rl.core.sections import arguments, check, limits, number, require, word
 from gpusim_rl.envs import curriculum
@@ -36,10 +37,10 @@ class TaskSection:
     name: str
     weights: dict[str, float]
     noise: dict[str, float]
-    numbers: dict[str, Any]
+    numbers: Plain
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> "TaskSection":
+    def of(cls, values: Plain) -> "TaskSection":
         """The section of plain values; ValueError names the first wrong one."""
         require(values, ("weights", "noise"), "task", f"task/{values['name']}")
         ranges.check(values, "task")
@@ -66,7 +67,7 @@ class AlgoSection:
     settings: Any
 
     @classmethod
-    def of(cls, values: dict[str, Any], code: str | None) -> "AlgoSection":
+    def of(cls, values: Plain, code: str | None) -> "AlgoSection":
         """The section of plain values; ValueError names the first wrong one.
 
         code: "here" if the algorithm is one of the working directory.
@@ -92,7 +93,7 @@ class RewardSection:
     settings: Any
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> "RewardSection":
+    def of(cls, values: Plain) -> "RewardSection":
         """The section of plain values; ValueError names the first wrong one."""
         name = str(values["name"])
         if name not in (names := our_names("reward")):
@@ -115,7 +116,7 @@ class SimSection:
     deterministic: bool | None = None
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> "SimSection":
+    def of(cls, values: Plain) -> "SimSection":
         """The section of plain values; ValueError names the first wrong one."""
         ranges.check(values, "sim", limits(cls, "sim"))
         return cls(**arguments(cls, values, "sim", f"sim/{values['name']}"))
@@ -192,10 +193,10 @@ class RobotSection:
 
     name: str
     actuator: Actuator
-    values: dict[str, Any]
+    values: Plain
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> "RobotSection":
+    def of(cls, values: Plain) -> "RobotSection":
         """The section of plain values; ValueError names the first wrong one."""
         file = f"robot/{values['name']}"
         require(values, ("mjcf",), "robot", file)
@@ -241,10 +242,10 @@ class Config:
     demos: str | None
     task_code: str | None = None
     algo_code: str | None = None
-    gpu: dict[str, Any]
-    recipe: dict[str, Any]
-    ranges: dict[str, Any]
-    curriculum: dict[str, dict[str, Any]] | None
+    gpu: Plain
+    recipe: Plain
+    ranges: Plain
+    curriculum: dict[str, Plain] | None
     task: TaskSection
     algo: AlgoSection
     reward: RewardSection
@@ -253,11 +254,11 @@ class Config:
     cloning: Any  # a `Settings`, of algorithms/cloning
     cluster: ClusterSection
     robot: RobotSection
-    terrain: dict[str, Any]
-    plain: dict[str, Any] = field(repr=False, compare=False)
+    terrain: Plain
+    plain: Plain = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, plain: dict[str, Any]) -> "Config":
+    def of(cls, plain: Plain) -> "Config":
         """The configuration of plain data, which is composed, or read from a run.
 
         Numbers that a curriculum changes have their last values.
@@ -303,7 +304,7 @@ class Config:
                 if key in allowed:
                     allowed[key].check(f"curriculum: {key}: from", entry["from"])
 
-    def replace(self, values: Mapping[str, Any]) -> "Config":
+    def replace(self, values: Mapping[str, object]) -> "Config":
         """The configuration with other values, such as {"sim.njmax": 60}, checked again."""
         plain = copy.deepcopy(self.plain)
         for key, value in values.items():

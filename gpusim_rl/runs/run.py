@@ -11,11 +11,10 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from gpusim_rl.core.files import MAX_MODEL, read_text, read_whole, write_whole
+from gpusim_rl.core.files import MAX_MODEL, Plain, read_text, read_whole, write_whole
 from gpusim_rl.core.provenance import record
 from gpusim_rl.runs.checkpoints import Checkpoints
 from gpusim_rl.runs.config_file import read_config
@@ -96,7 +95,7 @@ class Run:
         self._rows = {name: Rows(path / name) for name in ROWS}
 
     @classmethod
-    def create(cls, path: Path, config: dict[str, Any], *, again: bool = False) -> "Run":
+    def create(cls, path: Path, config: Plain, *, again: bool = False) -> "Run":
         """Make a directory with its config.yaml and versions.json, and lock it.
 
         Args:
@@ -178,7 +177,7 @@ class Run:
             write_whole(self.path / "config.yaml", self._config_text.encode())
             self.json("versions.json", record())
 
-    def portable(self, config: dict[str, Any]) -> dict[str, Any]:
+    def portable(self, config: Plain) -> Plain:
         """The configuration with the paths of models in the run relative to its directory."""
         home = self.path.resolve()
         for section in ("task", "robot"):
@@ -199,7 +198,7 @@ class Run:
             }
         return config
 
-    def configure(self, config: dict[str, Any]) -> None:
+    def configure(self, config: Plain) -> None:
         """Write config.yaml, unless it is the same: a run also goes on where nothing can be
         written."""
         config = self.portable(config)
@@ -228,7 +227,7 @@ class Run:
         return cls(path)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Plain:
         """The composed configuration as plain data; ValueError if config.yaml is not valid."""
         return read_config(self.path / "config.yaml")
 
@@ -239,7 +238,7 @@ class Run:
         except (OSError, ValueError):
             return 0
 
-    def json(self, name: str, value: Any) -> None:
+    def json(self, name: str, value: object) -> None:
         """Write a JSON file of the run."""
         write_whole(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
 
@@ -256,7 +255,7 @@ class Run:
         times = {file: file.stat().st_mtime for file in files}
         return sorted((x for x in files if times[x] >= since), key=lambda x: times[x])
 
-    def log(self, row: dict[str, Any], name: str = "metrics.jsonl") -> None:
+    def log(self, row: Plain, name: str = "metrics.jsonl") -> None:
         """Append a row to a file of `ROWS`, after those that could not be written before.
 
         Raises:
@@ -266,11 +265,11 @@ class Run:
         self.check_lock()
         self._rows[name].flush()
 
-    def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    def rows(self, name: str = "metrics.jsonl") -> list[Plain]:
         """The rows of a file, without damaged ones."""
         return self._rows[name].read()
 
-    def rewind(self, iteration: int) -> list[dict[str, Any]]:
+    def rewind(self, iteration: int) -> list[Plain]:
         """Remove all rows after an iteration. Returns the rows of `metrics.jsonl` that remain."""
         return {name: rows.rewind(iteration) for name, rows in self._rows.items()}["metrics.jsonl"]
 

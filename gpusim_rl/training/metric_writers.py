@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from gpusim_rl.config.trees import leaves
 from gpusim_rl.core.errors import printable, reason, warn
-from gpusim_rl.core.files import digest
+from gpusim_rl.core.files import Plain, digest
 from gpusim_rl.core.metrics import Metric, public_name
 from gpusim_rl.core.paths import install
 from gpusim_rl.core.waiting import waiting
@@ -61,9 +61,9 @@ class LoggedRun(NamedTuple):
     """
 
     auto: bool
-    log: dict[str, Any]
+    log: Plain
     path: Path
-    config: dict[str, Any]
+    config: Plain
     done: int
 
     @property
@@ -132,7 +132,7 @@ class WandB:
             os.environ.setdefault("WANDB_MODE", "offline")
         os.environ.setdefault("WANDB_FINISH_TIMEOUT", LAST)
         os.environ.setdefault("WANDB_FINISH_TIMEOUT_RAISES", "true")
-        about: dict[str, Any] = {"project": log["project"], "name": logged.name}
+        about: Plain = {"project": log["project"], "name": logged.name}
         about |= {"group": log["group"], "tags": log["tags"], "dir": logged.path}
         about["config"] = logged.config
         about["settings"] = wandb.Settings(silent=True, init_timeout=PATIENCE)
@@ -379,9 +379,9 @@ def logged_in() -> bool:
 
 def sink(
     name: str,
-    log: dict[str, Any],
+    log: Plain,
     path: Path,
-    config: dict[str, Any],
+    config: Plain,
     done: int = 0,
     metrics: Iterable[Metric] = (),
 ) -> Sink:
