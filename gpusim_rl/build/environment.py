@@ -12,7 +12,7 @@ from gpusim_rl.config.sections import Config, RobotSection
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.memory import check_free
-from gpusim_rl.core.sections import arguments, require
+from gpusim_rl.core.sections import make, require
 from gpusim_rl.envs.check_methods import methods_named
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
@@ -40,7 +40,7 @@ def make_task(cfg: Config, device: str) -> Task:
     numbers["mjcf"] = find_own_mjcf(cfg.task.numbers["mjcf"], code)
     numbers |= robot_arguments(kind, cfg.robot) | terrain_arguments(kind, cfg)
     numbers |= {"actuator": cfg.robot.actuator, "device": device}
-    return kind(**arguments(kind, numbers, "task", f"task/{name}"))
+    return make(kind, numbers, "task", f"task/{name}")
 
 
 def robot_arguments(kind: type[Task], robot: RobotSection) -> Plain:

@@ -17,7 +17,7 @@ from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core import ranges
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.ranges import CAPACITY, CORES, COUNT, RANGES, SEED, Range
-from gpusim_rl.core.sections import arguments, check, limits, number, require, word
+from gpusim_rl.core.sections import arguments, check, limits, make, number, require, word
 from gpusim_rl.envs import curriculum
 from gpusim_rl.sim.actuator_spec import Actuator
 
@@ -77,7 +77,7 @@ class AlgoSection:
         kind = settings_class("algo", name) if code is None else None
         if kind is None:
             return cls(name=name, settings=numbers)
-        return cls(name=name, settings=kind(**arguments(kind, numbers, "algo", f"algo/{name}")))
+        return cls(name=name, settings=make(kind, numbers, "algo", f"algo/{name}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ class RewardSection:
             raise ValueError(f"unknown reward {name!r}: choose one of {', '.join(sorted(names))}")
         numbers = {key: x for key, x in values.items() if key != "name"}
         kind = settings_class("reward", name) or NoReward
-        return cls(name=name, settings=kind(**arguments(kind, numbers, "reward", f"reward/{name}")))
+        return cls(name=name, settings=make(kind, numbers, "reward", f"reward/{name}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +119,7 @@ class SimSection:
     def of(cls, values: Plain) -> "SimSection":
         """The section of plain values; ValueError names the first wrong one."""
         ranges.check(values, "sim", limits(cls, "sim"))
-        return cls(**arguments(cls, values, "sim", f"sim/{values['name']}"))
+        return make(cls, values, "sim", f"sim/{values['name']}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +201,7 @@ class RobotSection:
         file = f"robot/{values['name']}"
         require(values, ("mjcf",), "robot", file)
         ranges.check(values, "robot")
-        actuator = Actuator(**arguments(Actuator, values["actuator"], "robot.actuator", file))
+        actuator = make(Actuator, values["actuator"], "robot.actuator", file)
         rest = {key: x for key, x in values.items() if key not in ("name", "actuator")}
         return cls(name=values["name"], actuator=actuator, values=rest)
 
@@ -268,17 +268,14 @@ class Config:
         curriculum.check_plan(plain["curriculum"], plain)
         plain = curriculum.config_at(plain["curriculum"], plain)
         ranges.check(plain["terrain"], "terrain")
-        cloning = settings_in(CLONING)
         made = {
             "task": TaskSection.of(plain["task"]),
             "algo": AlgoSection.of(plain["algo"], plain.get("algo_code")),
             "reward": RewardSection.of(plain["reward"]),
             "sim": SimSection.of(plain["sim"]),
-            "log": LogSection(**arguments(LogSection, plain["log"], "log", "config")),
-            "cloning": cloning(**arguments(cloning, plain["cloning"], "cloning", "config")),
-            "cluster": ClusterSection(
-                **arguments(ClusterSection, plain["cluster"], "cluster", "config")
-            ),
+            "log": make(LogSection, plain["log"], "log", "config"),
+            "cloning": make(settings_in(CLONING), plain["cloning"], "cloning", "config"),
+            "cluster": make(ClusterSection, plain["cluster"], "cluster", "config"),
             "robot": RobotSection.of(plain["robot"]),
         }
         return cls(**values | made, plain=plain)

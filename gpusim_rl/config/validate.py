@@ -171,13 +171,3 @@ def saved_code(group: str, name: str, saved: str | None, allowed: str | None) ->
 def code_words(config: Mapping[str, object]) -> list[str]:
     """What the command line of another process needs for the code of a saved configuration."""
     return [TASK_CODE] if "here" in (config.get(f"{group}_code") for group in CODE) else []
-
-
-def allowing(cfg: Config) -> str:
-    """What the command line of another process needs for a run's code: " task_code=here", or ""."""
-    return f" {TASK_CODE}" if code_word(cfg) else ""
-
-
-def code_word(cfg: Config) -> str | None:
-    """The task_code that the command line of another process needs for a run's code."""
-    return "here" if "here" in (cfg.task_code, cfg.algo_code) else None

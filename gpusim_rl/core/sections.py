@@ -5,7 +5,7 @@
         radius: float = number(POSITIVE)  # [m]
         kind: str = word("plain", "mecanum")
 
-    wheel = Wheel(**arguments(Wheel, {"radius": 0.1, "kind": "plain"}, "wheel", "robot/own"))
+    wheel = make(Wheel, {"radius": 0.1, "kind": "plain"}, "wheel", "robot/own")
 
 The checks, the table of `--help numbers` and docs/configuration.md are made from these fields.
 """
@@ -71,3 +71,8 @@ def arguments(kind: Callable[..., Any], values: Plain, section: str, file: str) 
         key = f"{section}.{unknown[0]}"
         raise ValueError(f"unknown key {key!r} in conf/{file}.yaml: choose one of {names}")
     return values
+
+
+def make(kind: Callable[..., Any], values: Plain, section: str, file: str) -> Any:
+    """What a constructor makes of the values of conf/<file>.yaml; errors as `arguments`."""
+    return kind(**arguments(kind, values, section, file))

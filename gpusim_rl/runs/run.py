@@ -3,6 +3,7 @@
 Files are written completely or not at all. What is read from them is checked.
 """
 
+import copy
 import fcntl
 import json
 import os
@@ -179,23 +180,16 @@ class Run:
 
     def portable(self, config: Plain) -> Plain:
         """The configuration with the paths of models in the run relative to its directory."""
-        home = self.path.resolve()
-        for section in ("task", "robot"):
-            mjcf = config.get(section, {}).get("mjcf") or ""
-            if Path(mjcf).name != mjcf and Path(mjcf).resolve().is_relative_to(home):
-                config = config | {
-                    section: config[section] | {"mjcf": str(Path(mjcf).resolve().relative_to(home))}
-                }
-        teacher = Path(config.get("teacher") or "").resolve()
-        if config.get("teacher") and teacher.is_relative_to(home):
-            config = config | {"teacher": str(teacher.relative_to(home))}
-        actuator = config.get("robot", {}).get("actuator") or {}
-        file = Path(actuator.get("file") or "").resolve()
-        if actuator.get("file") and file.is_relative_to(home):
-            config = config | {
-                "robot": config["robot"]
-                | {"actuator": actuator | {"file": str(file.relative_to(home))}}
-            }
+        home, config = self.path.resolve(), copy.deepcopy(config)
+        for key in ("task.mjcf", "robot.mjcf", "robot.actuator.file", "teacher"):
+            *sections, name = key.split(".")
+            section = config
+            for part in sections:
+                section = section.get(part) or {}
+            file = section.get(name) or ""
+            ours = name == "mjcf" and Path(file).name == file  # a model of tasks/assets, or none
+            if file and not ours and Path(file).resolve().is_relative_to(home):
+                section[name] = str(Path(file).resolve().relative_to(home))
         return config
 
     def configure(self, config: Plain) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.config.sections import Config, TaskSection
-from gpusim_rl.config.validate import code_word
+from gpusim_rl.config.validate import code_words
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.memory import free_cycles
 from gpusim_rl.core.metrics import described
@@ -103,7 +103,7 @@ class Trainer:
             title, self.cfg.iterations, iteration.iterations, metrics=metrics, quiet=not first
         )
         every = (self.cfg.film_every or 0) if first else None
-        self.films = Films(self.run.path, every, code_word(self.cfg), self.table.say)
+        self.films = Films(self.run.path, every, code_words(self.cfg.plain), self.table.say)
         self.after_row: list[Callable[[Row], None]] = [self.sink.write, self.films]
         self.loop = Training(
             self.cfg,
