@@ -300,9 +300,9 @@ def read_trained(metadata: dict[str, str], file: Path) -> Plain:
         raise ValueError(f"{file} is damaged: its configuration cannot be read") from None
 
 
-def check_edits(metadata: dict[str, str], run: Run, file: Path) -> dict[str, str]:
+def check_edits(metadata: dict[str, str], config: Plain, run: Run, file: Path) -> dict[str, str]:
     """`edits` of a run; ValueError if one is of what resume= cannot change."""
-    lines = edits(metadata, load_config(run, "here").plain, file)
+    lines = edits(metadata, config, file)
     fixed = [line for key, line in lines.items() if is_fixed(key)]
     if fixed:
         said = ", ".join(sorted(fixed))
