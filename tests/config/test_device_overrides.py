@@ -19,16 +19,8 @@ from gpusim_rl.training import memory
 from tests.command_lines import refused, succeed
 from tests.worlds import TASKS, make_config
 
-SMALL = (
-    "num_envs=8",
-    "num_steps=4",
-    "iterations=2",
-    "episodes=4",
-    "export=none",
-    "report=false",
-    "fuse=off",
-)
-SMALL += ("log=none",)
+SMALL = ("num_envs=8", "num_steps=4", "iterations=2", "episodes=4", "log=none")
+SMALL += ("export=none", "report=false", "fuse=off")
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

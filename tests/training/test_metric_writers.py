@@ -2,6 +2,7 @@
 
 import hashlib
 import http.server
+import importlib
 import json
 import os
 import re
@@ -91,11 +92,16 @@ def test_rows_are_renamed():
     assert public_name("mine", METRICS) == "mine" and public_name("mine/x", METRICS) == "mine/x"
 
 
+def read_events(folder: Path) -> Any:
+    """What TensorBoard shows of a run."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(folder / "tensorboard")).Reload()
+
+
 def test_tensorboard(tmp_path):
     """log=tensorboard keeps each number at its iteration, the film as moving pictures, and the
     policy's bytes."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     policy = tmp_path / "policy.onnx"
     policy.write_bytes(bytes(range(256)) * 40)
     to = sink("tensorboard", LOG, tmp_path, CONFIG, metrics=METRICS)
@@ -105,8 +111,7 @@ def test_tensorboard(tmp_path):
     to.add(gray_film(tmp_path / "play.mp4"))
     to.add(policy)
     to.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
+    events = read_events(tmp_path)
     assert set(events.Tags()["scalars"]) == {*PUBLIC, "eval/success"}
     points = [(e.step, e.value) for e in events.Scalars("train/return")]
     assert points == [(3, pytest.approx(12.345)), (7, 2.5)]
@@ -122,8 +127,6 @@ def test_tensorboard(tmp_path):
 
 def test_tensorboard_has_each_iteration_once(tmp_path, monkeypatch):
     """Iterations done again replace the earlier ones: after resume=, and after a roll-back."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     monkeypatch.setattr(time, "time", count(10**9).__next__)  # an event file is named by it
     for done, iterations, value in ((0, (1, 2, 3, 4, 2, 3, 4, 4), 0.5), (3, (4, 5), 0.25)):
         to = sink("tensorboard", LOG, tmp_path, CONFIG, done, METRICS)
@@ -132,7 +135,7 @@ def test_tensorboard_has_each_iteration_once(tmp_path, monkeypatch):
             to.write({"iteration": i, "env_steps": i, "return": value})
         to.write({"iteration": iterations[-1], "eval/success": 0.5})
         to.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    events = read_events(tmp_path)
     points = [(e.step, e.value) for e in events.Scalars("train/return")]
     assert points == [(1, 1.5), (2, 5.5), (3, 6.5), (4, 1.25), (5, 2.25)]
     assert [e.step for e in events.Scalars("eval/success")] == [5]
@@ -194,26 +197,30 @@ print(len(list(Path({str(tmp_path)!r}).glob("b/wandb/offline-run-*/run-*.wandb")
     assert done.stderr.startswith("W&B is off from now on: ") and done.stderr.count("\n") == 1
 
 
+@pytest.fixture
+def wandb(monkeypatch) -> Any:
+    """The package, with a login."""
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    return importlib.import_module("wandb")
+
+
 def wandb_run(folder: Path, **given: Any) -> SimpleNamespace:
     """What stands in for a run of W&B, online unless it is said otherwise."""
-    own = dict(offline=False, disabled=False, url=None, dir=str(folder))
+    own = dict(offline=False, disabled=False, url="https://wandb.ai/me", dir=str(folder))
     return SimpleNamespace(**own | {"define_metric": lambda *_, **__: None} | given)
 
 
-def test_wandb_does_not_wait_for_ever(tmp_path, monkeypatch, capsys):
+def test_wandb_does_not_wait_for_ever(tmp_path, monkeypatch, capsys, wandb):
     """Without a network it gives up after a while, unless WANDB_FINISH_TIMEOUT says otherwise."""
-    import wandb
-
     for name in ("WANDB_FINISH_TIMEOUT", "WANDB_FINISH_TIMEOUT_RAISES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     settings = wandb.Settings()
 
     def finish(exit_code: int) -> None:
         settings.update_from_env_vars(dict(os.environ))
         raise TimeoutError(f"not finished after {settings.finish_timeout} s")
 
-    online = wandb_run(tmp_path, url="https://wandb.ai/me", finish=finish)
+    online = wandb_run(tmp_path, finish=finish)
     monkeypatch.setattr(wandb, "init", lambda **_: online)
     sink("wandb", LOG, tmp_path, CONFIG).close()
     said = "W&B is off from now on: not finished after 300.0 s\n"
@@ -271,13 +278,10 @@ def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
     assert [*run.tags] == ["a", "b"] and kinds["exit"].exit.exit_code == 1
 
 
-def test_auto_says_that_it_uploads(tmp_path, monkeypatch):
+def test_auto_says_that_it_uploads(tmp_path, monkeypatch, wandb):
     """With a login, log=auto says in one line where everything goes, and how to keep it here."""
-    import wandb
-
-    request, online = {}, wandb_run(tmp_path, url="https://wandb.ai/me/p/runs/1")
+    request, online = {}, wandb_run(tmp_path)
     monkeypatch.setattr(wandb, "init", lambda **words: request.update(words) or online)
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     where = sink("auto", LOG, tmp_path, CONFIG).where
     assert where.startswith("log=auto: logged in to W&B, so metrics, film and policy are uploaded")
     assert where.endswith(f"to {online.url}; log=none keeps them here") and "\n" not in where
@@ -287,10 +291,9 @@ def test_auto_says_that_it_uploads(tmp_path, monkeypatch):
     assert sink("wandb", LOG, tmp_path, CONFIG).where == "W&B is off: WANDB_MODE=disabled"
 
 
-def test_a_wrong_key_is_named(tmp_path, monkeypatch, capsys):
+def test_a_wrong_key_is_named(tmp_path, monkeypatch, capsys, wandb):
     """The answer of W&B is in the line, and the run is kept offline. To finish it may take a
     while, which is said, too."""
-    import wandb
 
     def init(mode: str = "", **_: object) -> SimpleNamespace:
         if mode == "offline":
@@ -298,7 +301,6 @@ def test_a_wrong_key_is_named(tmp_path, monkeypatch, capsys):
         raise wandb.errors.AuthenticationError("the key \x1b[2J is unknown\nat line 7")
 
     monkeypatch.setattr(wandb, "init", init)
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setattr(waiting, "EVERY", 0.05)
     to = sink("auto", LOG, tmp_path, CONFIG)
     assert to.where.startswith(r"W&B cannot be used: the key \x1b[2J is unknown; `wandb sync ")
@@ -477,13 +479,11 @@ def test_a_client_of_mlflow_that_cannot_be_made(tmp_path, monkeypatch, capfd):
     assert error.startswith("MLflow is off: nonsense://x does not") and error.count("\n") == 1
 
 
-def test_wandb_links_its_policy(tmp_path, monkeypatch):
+def test_wandb_links_its_policy(tmp_path, monkeypatch, wandb):
     """With log.registry= the policy of a run that is online is linked there, and else nowhere."""
-    import wandb
-
     linked = []
     keys = dict(log_artifact=lambda _: None, link_artifact=lambda _, to: linked.append(to))
-    online = wandb_run(tmp_path, url="https://wandb.ai/me", **keys)
+    online = wandb_run(tmp_path, **keys)
     monkeypatch.setattr(wandb, "init", lambda **_: online)
     policy = tmp_path / "policy.onnx"
     policy.write_bytes(b"onnx")
