@@ -39,7 +39,7 @@ from gpusim_rl.runs.run import Run
 
 # What says nothing of how a run trains
 SILENT = ("save_every", "log_every", "film_every", "log", "export", "report", "gate", "resume")
-SILENT += ("run_dir", "auto_resume", "plan", "task_code", "algo_code", "hydra")
+SILENT += ("run_dir", "auto_resume", "plan", "task_code", "algo_code")
 # What resume= may change without a word
 CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollbacks", "cluster")
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training

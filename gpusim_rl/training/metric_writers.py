@@ -54,17 +54,20 @@ class LoggedRun(NamedTuple):
 
     Args:
         auto: the user named no logger, so the line says how to keep all here.
-        log: the section of the configuration: project, and perhaps run, group and tags.
         path: of the run.
         config: the whole configuration.
         done: iterations of a run that is continued.
     """
 
     auto: bool
-    log: Plain
     path: Path
     config: Plain
     done: int
+
+    @property
+    def log(self) -> Plain:
+        """The section of the configuration: project, and perhaps run, group, tags, registry."""
+        return self.config["log"]
 
     @property
     def name(self) -> str:
@@ -378,17 +381,11 @@ def logged_in() -> bool:
 
 
 def sink(
-    name: str,
-    log: Plain,
-    path: Path,
-    config: Plain,
-    done: int = 0,
-    metrics: Iterable[Metric] = (),
+    name: str, path: Path, config: Plain, done: int = 0, metrics: Iterable[Metric] = ()
 ) -> Sink:
     """The sink of log=name. `auto` is W&B where a login exists, else nothing.
 
     Args:
-        log: project, run, group, tags and registry there.
         path, config: of the run: its directory and its whole configuration.
         done: iterations of a run that is continued.
         metrics: the public names of what a row holds.
@@ -400,7 +397,7 @@ def sink(
         return NullSink()
     title, logger = LOGGERS["wandb" if auto else name]
     try:
-        return OptionalSink(title, logger(LoggedRun(auto, log, path, config, done)), metrics)
+        return OptionalSink(title, logger(LoggedRun(auto, path, config, done)), metrics)
     except ConnectionError as error:
         warn(f"{title} is off: {error}")
         return NullSink()

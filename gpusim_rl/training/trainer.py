@@ -91,7 +91,6 @@ class Trainer:
         metrics = (*METRICS, *iteration.metrics)
         self.sink = metric_writers.sink(
             self.cfg.log.name if first else "none",
-            self.cfg.plain["log"],
             self.run.path,
             self.cfg.plain,
             done=iteration.iterations,
