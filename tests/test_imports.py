@@ -1,15 +1,11 @@
 """The rule of imports: a package imports those of lower floors, and a few names stay private."""
 
-import re
 import sys
 from graphlib import TopologicalSorter
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from gpusim_rl import MOVED
 from tests.command_lines import run_python
 from tests.draw_packages import PICTURE, draw, without_implied
 from tests.packages import (
@@ -191,18 +187,7 @@ def test_init_files_are_empty():
     files = [file for folder in folders for file in (ROOT / folder).rglob("__init__.py")]
     assert len(files) > 15
     assert [file for file in files if file.read_text()] == [ROOT / "gpusim_rl" / "__init__.py"]
-    assert imported_names((ROOT / "gpusim_rl" / "__init__.py").read_text()) == {"os", "sys"}
-
-
-@pytest.mark.parametrize("old", MOVED)
-def test_an_old_name_says_the_new_one(old):
-    """An import that has moved fails in one line, which names a module that is there."""
-    with pytest.raises(ImportError, match=rf"^{old} has moved: import gpusim_rl\.\S+"):
-        import_module(old)
-    for new in re.findall(r"gpusim_rl[\w.]+", MOVED[old]):
-        assert find_spec(new), new
-    with pytest.raises(ModuleNotFoundError, match=r"No module named 'gpusim_rl\.trainers'"):
-        import_module("gpusim_rl.trainers")
+    assert imported_names((ROOT / "gpusim_rl" / "__init__.py").read_text()) == {"os"}
 
 
 def test_the_picture_is_fresh():

@@ -33,7 +33,7 @@ def compose_config(
     if isinstance(words, str):
         raise ValueError(f"words={words!r}: expected a list of KEY=VALUE, such as {words.split()}")
     keys = {"task": task} | keys | ({} if num_envs is None else {"num_envs": num_envs})
-    deep = {key: value for key, value in trees.flatten(keys).items() if not isinstance(value, dict)}
+    deep = trees.leaves(keys)
     # JSON's quoted words, lists, true and null are Hydra's too
     overrides = [
         f"{key}={json.dumps(value, default=plain, ensure_ascii=False)}"

@@ -173,10 +173,10 @@ def teacher_settings(
     Raises:
         ValueError: it is of another task or no algorithm of ours, or does not see each term once.
     """
-    trained = resume.read_trained(metadata, cfg.plain, file)
+    trained = resume.read_trained(metadata, file)
     try:
         task, algo = dict(trained["task"]), dict(trained["algo"])
-        name = algo.get("name", compose.ALGO)
+        name = algo["name"]
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"teacher={file} does not say what it was trained with") from None
     if task.get("name") != cfg.task.name:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
 
 import mujoco
 import torch
@@ -11,8 +10,9 @@ from gpusim_rl.build.models import model_must_fit
 from gpusim_rl.config import robot_size, validate
 from gpusim_rl.config.sections import Config, RobotSection
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.memory import check_free
-from gpusim_rl.core.sections import arguments, require
+from gpusim_rl.core.sections import make, require
 from gpusim_rl.envs.check_methods import methods_named
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
@@ -40,10 +40,10 @@ def make_task(cfg: Config, device: str) -> Task:
     numbers["mjcf"] = find_own_mjcf(cfg.task.numbers["mjcf"], code)
     numbers |= robot_arguments(kind, cfg.robot) | terrain_arguments(kind, cfg)
     numbers |= {"actuator": cfg.robot.actuator, "device": device}
-    return kind(**arguments(kind, numbers, "task", f"task/{name}"))
+    return make(kind, numbers, "task", f"task/{name}")
 
 
-def robot_arguments(kind: type[Task], robot: RobotSection) -> dict[str, Any]:
+def robot_arguments(kind: type[Task], robot: RobotSection) -> Plain:
     """The arguments of a task that come from robot=: none, or a model and what is known of it.
 
     Raises:
@@ -68,7 +68,7 @@ def robot_arguments(kind: type[Task], robot: RobotSection) -> dict[str, Any]:
     )
 
 
-def terrain_arguments(kind: type[Task], cfg: Config) -> dict[str, Any]:
+def terrain_arguments(kind: type[Task], cfg: Config) -> Plain:
     """The arguments of a task that come from terrain=; ValueError if it is for other tasks."""
     section = cfg.terrain
     if kind.takes_terrain == (section["name"] != "flat"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from gpusim_rl.config import command_line
 from gpusim_rl.config.recipe import unlearned
-from gpusim_rl.config.validate import allowing
+from gpusim_rl.config.validate import code_words
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import program
 
@@ -136,7 +136,7 @@ def train_or_exit(cfg: "Config") -> None:
             result = write_results(trainer, scores)
     except (PeerLost, TrainingFailed) as error:
         errors.exit_with_error(str(error), 1)
-    see = f"{program('play')} run={result.path}{allowing(trainer.cfg)}"
+    see = " ".join([program("play"), f"run={result.path}", *code_words(trainer.cfg.plain)])
     trainer.table.say(f"wrote {files_of(trainer)}; see it: {see}")
     if line := unlearned(cfg.recipe, cfg.plain):
         trainer.table.say(line)
@@ -147,9 +147,9 @@ def train_or_exit(cfg: "Config") -> None:
 def exit_stopped(trainer: "Trainer", result: "Result") -> NoReturn:
     """Say how a training continues that a signal has ended, and exit."""
     failure = result.failure and f", but its checkpoint could not be written: {result.failure}"
+    words = [program("train"), f"resume={result.path}", *code_words(trainer.cfg.plain)]
     trainer.table.say(
-        f"stopped after iteration {result.iterations}; "
-        f"{program('train')} resume={result.path}{allowing(trainer.cfg)} continues{failure}"
+        f"stopped after iteration {result.iterations}; {' '.join(words)} continues{failure}"
     )
     raise SystemExit(128 + result.signal)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from gpusim_rl.config.renamed_keys import GONE, RENAMED, current_key
 from gpusim_rl.config.trees import flatten
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.ranges import LARGEST
 from gpusim_rl.envs.randomization.entries import SMALLEST
 
@@ -26,39 +26,6 @@ KINDS = {
     bool: "true or false",
 }
 
-# Observation terms that had noise and biases of their own → the readings that have them now.
-READINGS = {
-    "joints": ("joint_pos",),
-    "speeds": ("joint_vel", "pole_speed"),
-    "cart": ("joint_pos",),
-    "pole": ("pole_angle",),
-}
-
-
-def check_moved(key: str) -> None:
-    """ValueError that says what took the place of a key of earlier versions, if it is one."""
-    section, _, name = key.rpartition(".")
-    if key in GONE:
-        raise ValueError(f"{key} is gone: {GONE[key]}")
-    if key == "task.delay":
-        raise ValueError(
-            "task.delay is gone: a task that acts one step late reads s.previous in its control, "
-            "and robot.actuator.delay delays the motors"
-        )
-    if key == "robot.actuator.lag":
-        raise ValueError(
-            "robot.actuator.lag is gone: robot.actuator.delay is in seconds, no longer in control "
-            "steps, and has the lag in timesteps of the model, too"
-        )
-    if key == "algo.mirror_coef":
-        raise ValueError(
-            "algo.mirror_coef is gone, and algo.symmetry=loss with it: "
-            "algo.symmetry is one of auto, none, augment, net"
-        )
-    if section in ("task.noise", "task.randomise.bias") and name in READINGS:
-        new = " or ".join(f"{section}.{reading}" for reading in READINGS[name])
-        raise ValueError(f"{key} is gone: it belongs to readings, not to terms: say {new}")
-
 
 def check_choice(override: Override, names: list[str]) -> None:
     """ValueError if the value of a group is none of its names."""
@@ -67,7 +34,7 @@ def check_choice(override: Override, names: list[str]) -> None:
         raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(names)}")
 
 
-def check_known(override: Override, base: dict[str, Any]) -> None:
+def check_known(override: Override, base: Plain) -> None:
     """ValueError if a configuration has no such key."""
     key, flat = override.key_or_group, flatten(base)
     if isinstance(noise := flat.get("task.noise"), dict):  # it names all readings
@@ -76,19 +43,8 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
     open_sections = ("task.history", "task.drive_limits", "cluster.labels")
     if key in flat or (section in open_sections and "task.dt" in flat):
         return  # the task itself knows its terms and measures, and Ray its labels
-    if (new := current_key(key, flat)) != key:
-        raise ValueError(f"{key} has another name now: say {new}")
-    if key == "host" and "port" in base:
-        raise ValueError(
-            "host is gone: the page is for this machine alone; "
-            "on another, ssh -L 8080:localhost:8080 MACHINE forwards it"
-        )
-    if key == "compare" and "repeats" in base:
-        raise ValueError("compare is gone: in a checkout, say python -m tests.bench.mjlab")
     if key.startswith("reward.") and flat.get("reward.name") == "none":
         raise ValueError(f"unknown key {key!r}: reward=none has no numbers, choose another reward=")
-    for part in (key, key.rpartition(".")[0]):  # task.randomise.bias.joints.kind
-        check_moved(part)
     choices = [k for k in flat if k not in ("algo.name", "reward.name")]  # algo= chooses that
     near = difflib.get_close_matches(key, choices, n=3, cutoff=0.5)
     section = [k for k in flat if k.rpartition(".")[0] == key.rpartition(".")[0]] or base
@@ -120,7 +76,7 @@ def same_kind(key: str, old: Any, new: Any) -> None:
             same_kind(key, old[0], entry)
 
 
-def check_range(key: str, old: Any, new: Any) -> None:
+def check_range(key: str, old: object, new: object) -> None:
     """ValueError if a number is not finite, or too large or too small for float32 and int64."""
     if isinstance(new, float) and not abs(new) <= LARGEST:
         example = "" if old is None else f", such as {old}"
@@ -131,32 +87,31 @@ def check_range(key: str, old: Any, new: Any) -> None:
         raise ValueError(f"{key}={new}: expected a number below 2**63")
 
 
-def check_task_code(value: Any) -> None:
+def check_task_code(value: object) -> None:
     """ValueError unless task_code is null or `here`."""
     if value not in (None, "here"):
         raise ValueError(f"task_code={value!r}: expected here, or null for our code")
 
 
-def check_physics(task: dict[str, Any]) -> None:
+def check_physics(task: Plain) -> None:
     """ValueError unless `task.training` says how the physics differs while learning."""
     training = task["training"]
     if training == EXACT:
         return
     keys = {"timestep", "integrator", "joint_friction"}
-    if not isinstance(training, dict) or {*training, "integrator"} != keys:
+    if not isinstance(training, dict) or {*training} != keys:
         expected = "expected exact, or the keys timestep, integrator and joint_friction"
         raise ValueError(f"task.training={training!r}: {expected}")
     friction = training["joint_friction"]
     if type(friction) is not bool:
         raise ValueError(f"task.training.joint_friction={friction!r}: expected true or false")
-    integrator = training.get("integrator")  # runs of before have no such key
-    if integrator not in INTEGRATORS:
+    if (integrator := training["integrator"]) not in INTEGRATORS:
         choices = ", ".join(map(str, INTEGRATORS[1:]))
         expected = f"expected one of {choices}, or null"
         raise ValueError(f"task.training.integrator={integrator!r}: {expected}")
 
 
-def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def merge(base: Plain, values: Plain, prefix: str = "") -> Plain:
     """base with other values; ValueError at a key that base lacks, or a value of another kind.
 
     Reward terms, noise, a curriculum and the sections of OPEN replace those of base: they belong to
@@ -164,9 +119,6 @@ def merge(base: dict[str, Any], values: dict[str, Any], prefix: str = "") -> dic
     """
     for key, value in values.items():
         if key not in base:
-            if new := RENAMED.get(f"{prefix}{key}"):
-                raise ValueError(f"{prefix}{key} has another name now: say {new}")
-            check_moved(f"{prefix}{key}")
             raise ValueError(f"unknown key {prefix}{key}")
         same_kind(f"{prefix}{key}", base[key], value)
     whole = {"weights", "noise", "curriculum"} | {key.rpartition(".")[2] for key in OPEN}

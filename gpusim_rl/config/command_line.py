@@ -15,6 +15,7 @@ from hydra.core.override_parser.types import Override, ValueType
 
 from gpusim_rl.config.compose import compose_plain, named, opened, parse
 from gpusim_rl.core.errors import exit_with_error, one_line_errors
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CONF, install, program, quoted
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Sweep:
     lines: list[list[str]]
     cfg: "Config"
     launcher: str
-    resources: dict[str, Any]
+    resources: Plain
 
 
 @one_line_errors()

@@ -8,7 +8,6 @@ import os
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -24,9 +23,10 @@ from gpusim_rl.config import check_words, user_files
 from gpusim_rl.config.device_overrides import KEYS, without
 from gpusim_rl.config.recipe import apply_ranges, apply_recipe, apply_section
 from gpusim_rl.config.trees import flatten, is_below
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CODE, CONF, user_folder
 
-ALGO = "ppo"  # what a file or a run without algo.name means
+ALGO = "ppo"  # what a file without algo.name means
 # What an algorithm of ours takes of a task's numbers for PPO, instead of the discount
 FROM_TASK = {"distill": ("hidden", "activation")}  # so that PPO may begin with the student
 
@@ -48,7 +48,7 @@ def parse(overrides: list[str]) -> list[Override]:
 
 
 # Why: docs/decisions/0062-composition-is-plain-data.md
-def compose_plain(name: str, overrides: list[str]) -> dict[str, Any]:
+def compose_plain(name: str, overrides: list[str]) -> Plain:
     """conf/<name>.yaml with the overrides of a command line.
 
     ValueError in one line if the overrides do not fit.
@@ -110,7 +110,7 @@ def choices_of_run(overrides: list[Override]) -> list[str]:
     return [f"{x}={name}" for x, name in names.items() if name in choices(x)]
 
 
-def check_key(override: Override, base: dict[str, Any]) -> None:
+def check_key(override: Override, base: Plain) -> None:
     """ValueError if an override is of another form than KEY=VALUE, or of a key that base lacks."""
     if override.is_add() or override.is_force_add() or override.is_delete():
         raise ValueError(f"{override.input_line!r}: only KEY=VALUE is understood")
@@ -140,9 +140,7 @@ def user_choices(name: str, groups: tuple[str, ...]) -> dict[str, Path]:
     return {group: file for group, file in files.items() if file.is_file()}
 
 
-def build(
-    name: str, overrides: list[str], ours: bool = False, but: tuple[str, ...] = ()
-) -> dict[str, Any]:
+def build(name: str, overrides: list[str], ours: bool = False, but: tuple[str, ...] = ()) -> Plain:
     """Compose to plain data, inside `hydra.main` too.
 
     `ours` leaves out the files of the working directory, except those of the groups `but`.
@@ -181,7 +179,7 @@ def build(
         GlobalHydra.instance().hydra = outer
 
 
-def check_names(cfg: dict[str, Any], words: list[str]) -> None:
+def check_names(cfg: Plain, words: list[str]) -> None:
     """ValueError if the file that a word chose has no section with the name of its group."""
     chosen = dict(word.split("=", 1) for word in words if "=" in word)
     for group in ("task", "ranges"):
@@ -189,7 +187,7 @@ def check_names(cfg: dict[str, Any], words: list[str]) -> None:
             raise ValueError(f"conf/{group}/{chosen.get(group)}.yaml lacks the key {group}.name")
 
 
-def for_algorithm(cfg: dict[str, Any], own: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+def for_algorithm(cfg: Plain, own: Plain, keys: list[str]) -> Plain:
     """A composed configuration for another algorithm than PPO, whose numbers a task's file has.
 
     An algorithm of ours takes the discount of the task, or the numbers of `FROM_TASK`, and those of
@@ -220,9 +218,9 @@ def for_algorithm(cfg: dict[str, Any], own: dict[str, Any], keys: list[str]) -> 
     return apply_section(cfg, algo, section, (*KEYS, "gpu"), keys)
 
 
-def without_algo(plan: Any) -> Any:
+def without_algo(plan: Plain | None) -> Plain | None:
     """A curriculum without the numbers of `algo`, which another algorithm has not."""
-    if not isinstance(plan, dict):
+    if not isinstance(plan, dict):  # what it is else is said later
         return plan
     return {key: x for key, x in plan.items() if not f"{key}".startswith("algo.")} or None
 
@@ -232,7 +230,7 @@ def opened(word: str) -> str:
     return f"++{word}" if is_below(word.partition("=")[0], check_words.OPEN) else word
 
 
-def compose_words(name: str, words: list[str]) -> dict[str, Any]:
+def compose_words(name: str, words: list[str]) -> Plain:
     """What Hydra's `compose` gives of words that `compose_plain` takes, as dictionaries and lists.
 
     It takes 0.15 s. So it is done once for the same files, and words with values are then applied
@@ -270,13 +268,13 @@ def files_now() -> tuple[tuple[str, int, int], ...]:
     return tuple(sorted(files))
 
 
-def build_base(name: str, groups: tuple[str, ...]) -> dict[str, Any]:
+def build_base(name: str, groups: tuple[str, ...]) -> Plain:
     """`build`, kept: the lines of a multirun share it. Not to be changed."""
     return build_cached(name, groups, user_folder("conf"))
 
 
 @cache
-def build_cached(name: str, groups: tuple[str, ...], user: Path | None) -> dict[str, Any]:
+def build_cached(name: str, groups: tuple[str, ...], user: Path | None) -> Plain:
     """`build` with choices of groups alone; `user` is the folder that is searched first."""
     return build(name, list(groups))
 

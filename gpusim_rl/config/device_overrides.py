@@ -4,11 +4,12 @@ A GPU steps thousands of worlds in the time of a few, so other numbers of worlds
 pay there. The command line wins over the section, and a run keeps what it began with.
 """
 
-from typing import Any
+from dataclasses import replace
 
 from gpusim_rl.config.check_words import merge
 from gpusim_rl.config.sections import Config
-from gpusim_rl.config.trees import flatten, is_below, merged
+from gpusim_rl.config.trees import flatten, is_below, leaves, merged
+from gpusim_rl.core.files import Plain
 
 # Why: docs/decisions/0051-a-recipe-for-a-gpu.md
 # What may differ: the task itself is the same on every device.
@@ -17,34 +18,32 @@ KEYS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_
 KEYS += ("curriculum",)
 
 
-def read_device_overrides(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any]:
+def read_device_overrides(cfg: Config, override_keys: list[str]) -> Config:
     """`cfg` with what its section `gpu` still decides: nothing that a command line gives.
 
-    Args:
-        cfg: composed by `compose_plain`.
-        override_keys: keys of the command line.
+    override_keys: keys of the command line.
 
     Raises:
         ValueError: the section holds a key that it may not change, or a wrong value.
     """
-    if not isinstance(cfg["gpu"], dict):
-        raise ValueError(f"gpu={cfg['gpu']!r}: expected keys with values")
-    keys = ", ".join(KEYS)
-    for key in flatten(cfg["gpu"]):
+    if not isinstance(cfg.gpu, dict):
+        raise ValueError(f"gpu={cfg.gpu!r}: expected keys with values")
+    for key in flatten(cfg.gpu):
         if not is_below(key, KEYS) or key == "algo.name":
-            raise ValueError(f"gpu.{key}: expected a key of a training: {keys}")
-    left = without(cfg["gpu"], tuple(override_keys))
+            raise ValueError(f"gpu.{key}: expected a key of a training: {', '.join(KEYS)}")
+    left = without(cfg.gpu, tuple(override_keys))
     plan = entries(left, cfg)
     left = without(left, ("curriculum",)) | ({"curriculum": plan} if plan else {})
     try:
-        merge(cfg, left)  # which refuses unknown keys
-        Config.of(merged(cfg, left))
+        merge(cfg.plain, left)  # which refuses unknown keys
+        if left:
+            Config.of(merged(cfg.plain, left))
     except ValueError as error:
         raise ValueError(f"gpu: {error}") from None
-    return cfg | {"gpu": left}
+    return replace(cfg, gpu=left, plain=cfg.plain | {"gpu": left})
 
 
-def without(tree: dict[str, Any], keys: tuple[str, ...], prefix: str = "") -> dict[str, Any]:
+def without(tree: Plain, keys: tuple[str, ...], prefix: str = "") -> Plain:
     """A tree of values without some keys, and without those below them."""
     left = {}
     for key, value in tree.items():
@@ -56,30 +55,29 @@ def without(tree: dict[str, Any], keys: tuple[str, ...], prefix: str = "") -> di
     return left
 
 
-def entries(section: dict[str, Any], cfg: dict[str, Any]) -> dict[str, Any]:
+def entries(section: Plain, cfg: Config) -> Plain:
     """The numbers of a section for entries that the curriculum has, which depends on the learner
     and on the command line."""
     plan = section.get("curriculum") or {}
-    return {key: entry for key, entry in plan.items() if key in (cfg["curriculum"] or {})}
+    return {key: entry for key, entry in plan.items() if key in (cfg.curriculum or {})}
 
 
-def choose_device_overrides(cfg: Config) -> tuple[Config, dict[str, Any]]:
+def choose_device_overrides(cfg: Config) -> tuple[Config, Plain]:
     """The configuration of a training on its device, and what the section `gpu` gave it.
 
-    The first is what config.yaml keeps: its section is empty, and recipe and ranges are names.
-    The second is dotted key → value.
+    The first is what config.yaml keeps: its section is empty, recipe and ranges are names, and
+    `threads` are those of torch unless the user gave a number. The second is dotted key → value.
     """
-    from gpusim_rl.sim.factory import choose  # it loads torch
+    import torch
+
+    from gpusim_rl.sim.factory import choose  # it loads torch, too
 
     _, device = choose(cfg.sim.name, cfg.device)
     values = cfg.gpu if device.startswith("cuda") else {}
-    plan = entries(values, cfg.plain)
-    overrides = {
-        key: value
-        for key, value in flatten(values | {"curriculum": plan}).items()
-        if not isinstance(value, dict)
-    }
-    given = {key: x for key, x in overrides.items() if not is_below(key, ("curriculum",))}
-    given |= {"curriculum": merged(cfg.plain["curriculum"], plan)} if plan else {}
-    names = {"recipe": {"name": cfg.recipe["name"]}, "ranges": {"name": cfg.ranges["name"]}}
-    return cfg.replace(given | {"gpu": {}} | names), overrides
+    plan = entries(values, cfg)
+    values = without(values, ("curriculum",))
+    overrides = leaves(values | {"curriculum": plan})
+    kept = {"gpu": {}, "threads": cfg.threads or torch.get_num_threads()}
+    kept |= {name: {"name": cfg.plain[name]["name"]} for name in ("recipe", "ranges")}
+    kept |= {"curriculum": merged(cfg.curriculum, plan)} if cfg.curriculum and plan else {}
+    return cfg.replace(leaves(values) | kept), overrides

@@ -1,11 +1,11 @@
 """The table of `--help numbers`: each number that is checked, with its range, unit and default."""
 
 import re
-from typing import Any
 
 from gpusim_rl.config.sections import table
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.config.yaml_keys import keys
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CONF
 from gpusim_rl.core.ranges import GATE, PLAY, SERVE, Range
 from gpusim_rl.envs.load_task import load_task
@@ -16,7 +16,7 @@ UNIT = re.compile(r"\[([^]]+)\]")
 LONGEST = 24  # characters of a default or a unit
 
 
-def lines(name: str, cfg: dict[str, Any], code: str | None = None) -> list[str]:
+def lines(name: str, cfg: Plain, code: str | None = None) -> list[str]:
     """The table of a program, under its heading.
 
     Args:
@@ -37,22 +37,22 @@ def lines(name: str, cfg: dict[str, Any], code: str | None = None) -> list[str]:
     return ["".join(map(str.ljust, row, sizes)).rstrip() for row in rows.values()]
 
 
-def ranges_of(name: str, cfg: dict[str, Any], code: str | None) -> dict[str, Range]:
+def ranges_of(name: str, cfg: Plain, code: str | None) -> dict[str, Range]:
     """Dotted key → what it may hold, with what the task's class adds."""
     if name == "play":
-        return PLAY | GATE | SERVE | SERVE
+        return PLAY | GATE | SERVE
     own = load_task(cfg["task"]["name"], code).ranges
     ours = table(cfg["algo"]["name"], cfg["reward"]["name"])
     return ours | {f"task.{key}": entry for key, entry in own.items()}
 
 
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
     """A default in a few characters."""
     text = "null" if value is None else str(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def units_of(cfg: dict[str, Any]) -> dict[str, str]:
+def units_of(cfg: Plain) -> dict[str, str]:
     """Dotted key → its unit, of the comments of the files of a configuration.
 
     A section in braces has its units in the order of its keys, with semicolons between them.

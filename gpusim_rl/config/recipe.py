@@ -4,11 +4,10 @@
 a run keeps what it began with. `recipe=fast` is the file as it stands.
 """
 
-from typing import Any
-
 from gpusim_rl.config.check_words import merge
 from gpusim_rl.config.device_overrides import KEYS, without
-from gpusim_rl.config.trees import flatten, is_below, merged
+from gpusim_rl.config.trees import flatten, is_below, leaves, merged
+from gpusim_rl.core.files import Plain
 
 FAST, ROBOT = "fast", "robot"
 # Why: docs/decisions/0080-a-recipe-for-a-robot.md
@@ -28,7 +27,7 @@ LESSONS = {
 }
 
 
-def apply_recipe(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any]:
+def apply_recipe(cfg: Plain, override_keys: list[str]) -> Plain:
     """A composed configuration with the numbers of its recipe.
 
     Args:
@@ -47,7 +46,7 @@ def apply_recipe(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any
     return apply_section(cfg, f"recipe.{name}", values, ALLOWED, override_keys)
 
 
-def apply_ranges(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any]:
+def apply_ranges(cfg: Plain, override_keys: list[str]) -> Plain:
     """A composed configuration with the ranges of ranges=NAME; as `apply_recipe`.
 
     They were identified of a robot, so they win over the task's file and its recipe.
@@ -56,12 +55,12 @@ def apply_ranges(cfg: dict[str, Any], override_keys: list[str]) -> dict[str, Any
 
 
 def apply_section(
-    cfg: dict[str, Any],
+    cfg: Plain,
     name: str,
-    values: dict[str, Any],
+    values: Plain,
     allowed: tuple[str, ...],
     override_keys: list[str],
-) -> dict[str, Any]:
+) -> Plain:
     """A composed configuration with the numbers of one of its sections.
 
     Args:
@@ -71,8 +70,8 @@ def apply_section(
     Raises:
         ValueError: the section has a key that it may not change, or a wrong value.
     """
-    for key, value in flatten(values).items():
-        if not isinstance(value, dict) and (not is_below(key, allowed) or is_below(key, FIXED)):
+    for key in leaves(values):
+        if not is_below(key, allowed) or is_below(key, FIXED):
             raise ValueError(f"{name}.{key}: this section cannot change this key")
     fixed = tuple(override_keys)
     values = without(values, fixed)
@@ -86,7 +85,7 @@ def apply_section(
     return merged(cfg, values)
 
 
-def describe_recipe(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
+def describe_recipe(recipe: Plain, cfg: Plain) -> str:
     """What a configuration has of its recipe, as KEY=VALUE in one line; empty for recipe=fast.
 
     Args:
@@ -94,17 +93,17 @@ def describe_recipe(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
         cfg: the configuration, whose command line or section `gpu` may have other ones.
     """
     name, now = recipe["name"], flatten(cfg)
-    values = {key: x for key, x in leaves(recipe.get(name)).items() if now.get(key) == x}
+    values = {key: x for key, x in numbers_of(recipe.get(name)).items() if now.get(key) == x}
     words = " ".join(f"{key}={x}" for key, x in values.items()).replace("'", "")
     return f"recipe={name}: {words}" if values and name != FAST else ""
 
 
-def unlearned(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
+def unlearned(recipe: Plain, cfg: Plain) -> str:
     """What recipe=robot would have taught and recipe=fast did not, in one line.
 
     It is empty for another recipe, and for a task without recipe=robot.
     """
-    now, values = flatten(cfg), leaves(recipe.get(ROBOT))
+    now, values = flatten(cfg), numbers_of(recipe.get(ROBOT))
     missing = [key for key, x in values.items() if now.get(key) != x]
     lessons = [x for key, x in LESSONS.items() if any(is_below(other, (key,)) for other in missing)]
     if recipe["name"] != FAST or not lessons:
@@ -112,9 +111,6 @@ def unlearned(recipe: dict[str, Any], cfg: dict[str, Any]) -> str:
     return f"the policy did not learn {', '.join(lessons)}: for a robot, train with recipe=robot"
 
 
-def leaves(values: Any) -> dict[str, Any]:
-    """Dotted key → value of a recipe's numbers, less those of `gpu`."""
-    if not isinstance(values, dict):
-        return {}
-    flat = flatten({key: x for key, x in values.items() if key != "gpu"})
-    return {key: x for key, x in flat.items() if not isinstance(x, dict)}
+def numbers_of(section: object) -> Plain:
+    """Dotted key → value of a recipe, less those of `gpu`."""
+    return leaves(without(section, ("gpu",))) if isinstance(section, dict) else {}

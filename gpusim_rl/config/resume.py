@@ -3,11 +3,10 @@
 import copy
 import json
 from pathlib import Path
-from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from gpusim_rl.config.check_words import EXACT, merge
+from gpusim_rl.config.check_words import check_task_code, merge
 from gpusim_rl.config.compose import (
     ALGO,
     build,
@@ -19,11 +18,10 @@ from gpusim_rl.config.compose import (
     parse,
 )
 from gpusim_rl.config.device_overrides import read_device_overrides
-from gpusim_rl.config.renamed_keys import rename_keys
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import find_files, find_in_run, is_kept_file
 from gpusim_rl.config.sections import Config
-from gpusim_rl.config.trees import flatten, is_below, set_key
+from gpusim_rl.config.trees import flatten, is_below, leaves, set_key
 from gpusim_rl.config.user_files import GROUPS, our_names
 from gpusim_rl.config.validate import (
     check_correction,
@@ -33,6 +31,7 @@ from gpusim_rl.config.validate import (
     probe,
     saved_code,
 )
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CODE, user_code
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.randomization import entries, fields
@@ -40,7 +39,7 @@ from gpusim_rl.runs.run import Run
 
 # What says nothing of how a run trains
 SILENT = ("save_every", "log_every", "film_every", "log", "export", "report", "gate", "resume")
-SILENT += ("run_dir", "auto_resume", "plan", "task_code", "algo_code", "hydra")
+SILENT += ("run_dir", "auto_resume", "plan", "task_code", "algo_code")
 # What resume= may change without a word
 CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollbacks", "cluster")
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
@@ -66,7 +65,7 @@ FIXED = (
 )
 
 
-def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True) -> Config:
+def check_training(cfg: Plain, overrides: list[str], robot: bool = True) -> Config:
     """The configuration of a training, checked; with resume=, that of the run and `overrides`.
 
     Args:
@@ -78,28 +77,28 @@ def check_training(cfg: dict[str, Any], overrides: list[str], robot: bool = True
     parsed = parse(overrides)
     keys = [override.key_or_group for override in parsed]
     by_name = named(overrides)
+    check_task_code(cfg["task_code"])
     if cfg["start"] is not None and cfg["resume"] is not None:
         raise ValueError("start= begins a new training: leave it out, or resume=")
     cfg = find_earlier_run(cfg, by_name)
-    if cfg["resume"] is not None:
-        cfg = continue_config(cfg, parsed)
-    config = Config.of(cfg)
-    cfg = read_device_overrides(cfg, keys)
+    new = cfg["resume"] is None
+    cfg = cfg | find_codes(cfg, by_name) if new else continue_config(cfg, parsed)
+    config = read_device_overrides(Config.of(cfg), keys)
     if config.graph == "whole" and config.sim.conditional:
         raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
-    curriculum.check_overrides(cfg, [*keys, *flatten(cfg["gpu"])])
+    curriculum.check_overrides(cfg, [*keys, *flatten(config.gpu)])
     check_extras(config)
     check_correction(config)
-    if config.resume is None:
-        cfg = curriculum.config_at(cfg["curriculum"], cfg) | find_codes(cfg, by_name)
-        check_run_dir(config)
-        check_demos(config)
-        check_start(config)
-        cfg = fit_to_robot(cfg, keys) if robot else cfg
-    return Config.of(cfg)
+    if not new:
+        return config
+    check_run_dir(config)
+    check_demos(config)
+    check_start(config)
+    fitted = fit_to_robot(config.plain, keys) if robot else config.plain
+    return config if fitted is config.plain else Config.of(fitted)
 
 
-def find_earlier_run(cfg: dict[str, Any], by_name: dict[str, str]) -> dict[str, Any]:
+def find_earlier_run(cfg: Plain, by_name: dict[str, str]) -> Plain:
     """With auto_resume=true, cfg with its run_dir, and with resume= if a run is there.
 
     task_code and algo_code say what may come from the working directory: with task_code=here both,
@@ -140,7 +139,7 @@ def check_start(cfg: Config) -> None:
     run, name = Run.open(Path(cfg.start)), cfg.algo.name
     if not run.checkpoints.saved():
         raise FileNotFoundError(f"start={run.path}: this run has no checkpoint")
-    other = str(flatten(run.config).get("algo.name", ALGO))
+    other = str(flatten(run.config).get("algo.name"))
     if other != name and not {other, name} <= our_names("algo"):
         raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
 
@@ -159,7 +158,7 @@ def check_demos(cfg: Config) -> None:
             raise FileNotFoundError(f"{key}={name}: this run has no checkpoint")
 
 
-def continue_config(cfg: dict[str, Any], overrides: list[Override]) -> dict[str, Any]:
+def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
     """The configuration of the run cfg["resume"], with cfg's values of the keys of `overrides`.
 
     A group such as task=quadruped says which file it is, not what was in it when the run began.
@@ -167,7 +166,6 @@ def continue_config(cfg: dict[str, Any], overrides: list[Override]) -> dict[str,
     """
     allowed = {group: cfg[f"{group}_code"] for group in CODE}
     run = Run.open(Path(str(cfg["resume"])))
-    check_trainable(run)
     before = load_config(run, allowed).plain
     after = copy.deepcopy(before)
     for key in [override.key_or_group for override in overrides]:
@@ -201,16 +199,6 @@ def continue_config(cfg: dict[str, Any], overrides: list[Override]) -> dict[str,
     return after | {"resume": str(cfg["resume"])} | codes
 
 
-def check_trainable(run: Run) -> None:
-    """ValueError if this version cannot repeat or continue the training of a run of before."""
-    saved = flatten(run.config)
-    if saved.get("algo.symmetry") == "loss" and saved.get("algo.name", ALGO) == ALGO:
-        raise ValueError(
-            f"{run.path} was trained with algo.symmetry=loss, which is gone: "
-            f"train on from its weights with start={run.path} algo.symmetry=augment"
-        )
-
-
 def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) -> Config:
     """The configuration of a run, checked against this version's keys.
 
@@ -234,11 +222,9 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
     but = ("algo",) if codes["algo_code"] else ()  # the user's file of numbers
     base = build("config", groups_of(saved, ours, but), ours, but)
     try:
-        saved["task"].setdefault("training", EXACT)  # as before there was a choice
-        rename_keys(saved, base)
         names = {x: {"name": str(flat.get(f"{x}.name", base[x]["name"]))} for x in NAMED}
         saved = {key: x for key, x in saved.items() if key not in NAMED}
-        cfg: dict[str, Any] = merge(base, saved) | codes | {"gpu": {}} | names
+        cfg: Plain = merge(base, saved) | codes | {"gpu": {}} | names
         for key, copy_of in KEPT.items():
             if flatten(cfg).get(key) is not None:
                 set_key(cfg, key, str(run.path / copy_of))
@@ -250,7 +236,7 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         raise ValueError(f"{file}: {error}") from None
 
 
-def groups_of(saved: dict[str, Any], ours: bool, but: tuple[str, ...] = ()) -> list[str]:
+def groups_of(saved: Plain, ours: bool, but: tuple[str, ...] = ()) -> list[str]:
     """The words that choose the files of a run; those that are gone are left out.
 
     ours, but: as of `compose.build`.
@@ -264,19 +250,14 @@ def groups_of(saved: dict[str, Any], ours: bool, but: tuple[str, ...] = ()) -> l
     ]
 
 
-def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
+def changes(before: Plain, after: Plain) -> dict[str, str]:
     """Key → "key old → new", of keys that differ and that resuming may not change."""
     plans = [f"{cfg['curriculum'] or 'none'}".replace("'", "") for cfg in (before, after)]
-    old, new = (
-        {key: value for key, value in flatten(cfg).items() if not isinstance(value, dict)}
-        for cfg in (before, after)
-    )
+    old, new = leaves(before), leaves(after)
     plan = [entry for cfg in (before, after) for entry in (cfg["curriculum"] or {}).values()]
     free = {*CHANGEABLE, "curriculum"}
     if any(entry.get("by") == "success" for entry in plan):
         free.discard("eval_every")  # the curriculum goes by evaluations
-    if not before["threads"]:
-        free.add("threads")  # a run that is older than this key
     lines = {
         key: f"{key} {old.get(key)} → {new.get(key)}"
         for key in {**new, **old}
@@ -287,16 +268,16 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
     return lines
 
 
-def edits(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[str, str]:
+def edits(metadata: dict[str, str], config: Plain, file: Path) -> dict[str, str]:
     """Key → "key old → new" for what config.yaml says otherwise than a checkpoint was trained with.
 
     Args:
-        metadata: of the checkpoint; that of an earlier version vouches for nothing.
+        metadata: of the checkpoint.
         config: what `load_config` gives. What config.yaml lacks has its default there.
         file: the checkpoint.
     ValueError if its metadata are damaged.
     """
-    trained = flatten(read_trained(metadata, config, file))
+    trained = flatten(read_trained(metadata, file))
     now, lines = flatten(config), {}
     for key, value in trained.items():
         new = now.get(key)
@@ -309,23 +290,19 @@ def edits(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[
     return lines
 
 
-def read_trained(metadata: dict[str, str], config: dict[str, Any], file: Path) -> dict[str, Any]:
-    """The configuration that a checkpoint was trained with, with today's names of keys.
-
-    ValueError if its metadata are damaged.
-    """
+def read_trained(metadata: dict[str, str], file: Path) -> Plain:
+    """The configuration that a checkpoint was trained with; ValueError if that is damaged."""
     try:
         trained = json.loads(metadata.get("config", "{}"))
-        rename_keys(trained, config)
         flatten(trained)
         return trained
     except (ValueError, RecursionError, AttributeError):
         raise ValueError(f"{file} is damaged: its configuration cannot be read") from None
 
 
-def check_edits(metadata: dict[str, str], run: Run, file: Path) -> dict[str, str]:
+def check_edits(metadata: dict[str, str], config: Plain, run: Run, file: Path) -> dict[str, str]:
     """`edits` of a run; ValueError if one is of what resume= cannot change."""
-    lines = edits(metadata, load_config(run, "here").plain, file)
+    lines = edits(metadata, config, file)
     fixed = [line for key, line in lines.items() if is_fixed(key)]
     if fixed:
         said = ", ".join(sorted(fixed))

@@ -14,9 +14,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gpusim_rl.config.compose import user_choices
-from gpusim_rl.config.recipe import leaves
+from gpusim_rl.config.recipe import numbers_of
 from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.core.errors import warn_once
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.sections import arguments
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ POWERS = {
 ARM_POWERS = {"task.sigma": (1.0,), "task.randomise.payload": (3.0,)}
 
 
-def fit_to_robot(cfg: dict[str, Any], override_keys: Iterable[str]) -> dict[str, Any]:
+def fit_to_robot(cfg: Plain, override_keys: Iterable[str]) -> Plain:
     """A configuration whose task asks its robot for what it can do; one line says what changed.
 
     Numbers of the command line, its curriculum among them, and of ranges= stay as they are, and so
@@ -69,7 +70,7 @@ def fit_to_robot(cfg: dict[str, Any], override_keys: Iterable[str]) -> dict[str,
     now = flatten(cfg)
     plan = cfg["curriculum"] or {}
     scaled = () if "curriculum" in override_keys else {*POWERS, *ARM_POWERS} & {*plan}
-    keys = (*override_keys, *plan, *leaves(cfg["ranges"]))
+    keys = (*override_keys, *plan, *numbers_of(cfg["ranges"]))
     fixed = tuple(key for key in keys if "." in key and key not in scaled)
     arm = task in ARMS
     about, numbers = of_arm(now, cfg, mtime, fixed) if arm else of_legs(now, cfg, mtime)
@@ -82,13 +83,14 @@ def fit_to_robot(cfg: dict[str, Any], override_keys: Iterable[str]) -> dict[str,
             if key in scaled:
                 fitted["curriculum"][key] |= {"from": first_value(plan[key], value), "to": value}
             said.append(describe(key, value))
-    if said:
-        line = f"{cfg['robot']['mjcf']} has {about}, so its task's numbers are scaled"
-        warn_once(f"{line}: {' '.join(said)}")
+    if not said:
+        return cfg
+    line = f"{cfg['robot']['mjcf']} has {about}, so its task's numbers are scaled"
+    warn_once(f"{line}: {' '.join(said)}")
     return fitted
 
 
-def of_legs(now: dict[str, Any], cfg: dict[str, Any], mtime: int) -> tuple[str, dict[str, Any]]:
+def of_legs(now: Plain, cfg: Plain, mtime: int) -> tuple[str, Plain]:
     """Numbers of a task for a robot with short legs.
 
     Args:
@@ -107,9 +109,7 @@ def of_legs(now: dict[str, Any], cfg: dict[str, Any], mtime: int) -> tuple[str, 
     return f"legs of {leg:.3g} m", {key: scale(key, now, size) for key in POWERS}
 
 
-def of_arm(
-    now: dict[str, Any], cfg: dict[str, Any], mtime: int, fixed: tuple[str, ...]
-) -> tuple[str, dict[str, Any]]:
+def of_arm(now: Plain, cfg: Plain, mtime: int, fixed: tuple[str, ...]) -> tuple[str, Plain]:
     """Numbers of a task for an arm, as `of_legs`. `fixed` are the keys that stay as they are."""
     boxes = {key: now[key] for key in BOX if key in now and is_below(key, fixed)}
     request = json.dumps({"lean": now.get("task.lean"), "box": boxes})
@@ -117,7 +117,7 @@ def of_arm(
     return about, {key: scale(key, now, size) for key in ARM_POWERS} | numbers
 
 
-def scale(key: str, now: dict[str, Any], size: float) -> Any:
+def scale(key: str, now: Plain, size: float) -> Any:
     """The value of a key for another robot; None where it has no effect.
 
     Args:
@@ -138,7 +138,7 @@ def scale(key: str, now: dict[str, Any], size: float) -> Any:
     return None if value["kind"] == "off" else value | ends
 
 
-def first_value(entry: dict[str, Any], last: Any) -> Any:
+def first_value(entry: Plain, last: Any) -> Any:
     """The first value of a curriculum's entry that is scaled to end at another one."""
     if isinstance(last, list):
         rows = zip(entry["from"], entry["to"], last, strict=True)
@@ -156,7 +156,7 @@ def three_digits(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def describe(key: str, value: Any) -> str:
+def describe(key: str, value: object) -> str:
     """KEY=VALUE, of a range its ends."""
     if isinstance(value, dict):
         return f"{key}={{low:{value['low']},high:{value['high']}}}"
@@ -164,7 +164,7 @@ def describe(key: str, value: Any) -> str:
 
 
 @cache
-def arm_numbers(robot: str, mtime: int, request: str) -> tuple[float, str, dict[str, Any]]:
+def arm_numbers(robot: str, mtime: int, request: str) -> tuple[float, str, Plain]:
     """Numbers that an arm can reach, kept for the other runs of a multirun.
 
     Args:
@@ -200,13 +200,13 @@ def leg_length(robot: str, mtime: int, shape: str) -> float:
     return load_section(json.loads(robot), shape).shape.size
 
 
-def load_section(robot: dict[str, Any], shape: str) -> "Loaded":
+def load_section(robot: Plain, shape: str) -> "Loaded":
     """`load`, of a configuration's section as plain data."""
     values = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
     return load(robot["name"], values, shape)
 
 
-def load(name: str, values: dict[str, Any], shape: str = "quadruped") -> "Loaded":
+def load(name: str, values: Plain, shape: str = "quadruped") -> "Loaded":
     """The robot of conf/robot/<name>.yaml, whose values name a file.
 
     ValueError or OSError in one line if it cannot be loaded.

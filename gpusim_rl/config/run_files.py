@@ -1,18 +1,15 @@
 """The files that a run's configuration names; they must lie in the run."""
 
 from pathlib import Path
-from typing import Any
 
-from gpusim_rl.core.files import read_text
+from gpusim_rl.core.files import Plain, read_text
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.robots.model_files import check_confined, is_copy
 
 MAX_MODEL = 1 << 26  # bytes of an MJCF file
 
 
-def find_files(
-    folder: Path, section: str, values: dict[str, Any], ours: bool = True
-) -> dict[str, Any]:
+def find_files(folder: Path, section: str, values: Plain, ours: bool = True) -> Plain:
     """The section `task` or `robot` of a run, with the paths of its files in the run.
 
     `ours` tells that the task is one of ours: then a model is in the run or one of ours.
@@ -55,13 +52,13 @@ def find_model(folder: Path, key: str, name: str | None, ours: bool) -> str | No
     return str(model)
 
 
-def check_path(key: str, value: Any) -> None:
+def check_path(key: str, value: object) -> None:
     """ValueError that names the key unless its value can be a path."""
     if not isinstance(value, str):
         raise ValueError(f"{key}={value!r}: expected a path")
 
 
-def is_kept_file(group: str, rest: str, cfg: dict[str, Any], before: dict[str, Any]) -> bool:
+def is_kept_file(group: str, rest: str, cfg: Plain, before: Plain) -> bool:
     """Whether a key names the file of which the run has kept a copy."""
     if rest == "mjcf" and cfg[group][rest] and before[group][rest]:
         file = Path(cfg[group][rest])

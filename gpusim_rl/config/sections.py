@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
 from typing import Any
 
-from gpusim_rl.config.check_words import check_physics, check_task_code
-from gpusim_rl.config.renamed_keys import current_key
+from gpusim_rl.config.check_words import check_physics
 from gpusim_rl.config.trees import flatten, set_key
 from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core import ranges
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.ranges import CAPACITY, CORES, COUNT, RANGES, SEED, Range
-from gpusim_rl.core.sections import arguments, check, limits, number, require, word
+from gpusim_rl.core.sections import arguments, check, limits, make, number, require, word
 from gpusim_rl.envs import curriculum
 from gpusim_rl.sim.actuator_spec import Actuator
 
@@ -37,10 +37,10 @@ class TaskSection:
     name: str
     weights: dict[str, float]
     noise: dict[str, float]
-    numbers: dict[str, Any]
+    numbers: Plain
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> "TaskSection":
+    def of(cls, values: Plain) -> "TaskSection":
         """The section of plain values; ValueError names the first wrong one."""
         require(values, ("weights", "noise"), "task", f"task/{values['name']}")
         ranges.check(values, "task")
@@ -67,7 +67,7 @@ class AlgoSection:
     settings: Any
 
     @classmethod
-    def of(cls, values: dict[str, Any], code: str | None) -> "AlgoSection":
+    def of(cls, values: Plain, code: str | None) -> "AlgoSection":
         """The section of plain values; ValueError names the first wrong one.
 
         code: "here" if the algorithm is one of the working directory.
@@ -77,7 +77,7 @@ class AlgoSection:
         kind = settings_class("algo", name) if code is None else None
         if kind is None:
             return cls(name=name, settings=numbers)
-        return cls(name=name, settings=kind(**arguments(kind, numbers, "algo", f"algo/{name}")))
+        return cls(name=name, settings=make(kind, numbers, "algo", f"algo/{name}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +93,14 @@ class RewardSection:
     settings: Any
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> "RewardSection":
+    def of(cls, values: Plain) -> "RewardSection":
         """The section of plain values; ValueError names the first wrong one."""
         name = str(values["name"])
         if name not in (names := our_names("reward")):
             raise ValueError(f"unknown reward {name!r}: choose one of {', '.join(sorted(names))}")
         numbers = {key: x for key, x in values.items() if key != "name"}
         kind = settings_class("reward", name) or NoReward
-        return cls(name=name, settings=kind(**arguments(kind, numbers, "reward", f"reward/{name}")))
+        return cls(name=name, settings=make(kind, numbers, "reward", f"reward/{name}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +116,10 @@ class SimSection:
     deterministic: bool | None = None
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> "SimSection":
+    def of(cls, values: Plain) -> "SimSection":
         """The section of plain values; ValueError names the first wrong one."""
         ranges.check(values, "sim", limits(cls, "sim"))
-        return cls(**arguments(cls, values, "sim", f"sim/{values['name']}"))
+        return make(cls, values, "sim", f"sim/{values['name']}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,15 +193,15 @@ class RobotSection:
 
     name: str
     actuator: Actuator
-    values: dict[str, Any]
+    values: Plain
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> "RobotSection":
+    def of(cls, values: Plain) -> "RobotSection":
         """The section of plain values; ValueError names the first wrong one."""
         file = f"robot/{values['name']}"
         require(values, ("mjcf",), "robot", file)
         ranges.check(values, "robot")
-        actuator = Actuator(**arguments(Actuator, values["actuator"], "robot.actuator", file))
+        actuator = make(Actuator, values["actuator"], "robot.actuator", file)
         rest = {key: x for key, x in values.items() if key not in ("name", "actuator")}
         return cls(name=values["name"], actuator=actuator, values=rest)
 
@@ -242,10 +242,10 @@ class Config:
     demos: str | None
     task_code: str | None = None
     algo_code: str | None = None
-    gpu: dict[str, Any]
-    recipe: dict[str, Any]
-    ranges: dict[str, Any]
-    curriculum: dict[str, dict[str, Any]] | None
+    gpu: Plain
+    recipe: Plain
+    ranges: Plain
+    curriculum: dict[str, Plain] | None
     task: TaskSection
     algo: AlgoSection
     reward: RewardSection
@@ -254,35 +254,28 @@ class Config:
     cloning: Any  # a `Settings`, of algorithms/cloning
     cluster: ClusterSection
     robot: RobotSection
-    terrain: dict[str, Any]
-    plain: dict[str, Any] = field(repr=False, compare=False)
+    terrain: Plain
+    plain: Plain = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, plain: dict[str, Any]) -> "Config":
+    def of(cls, plain: Plain) -> "Config":
         """The configuration of plain data, which is composed, or read from a run.
 
         Numbers that a curriculum changes have their last values.
         """
         values = {key: x for key, x in plain.items() if key in cls.__dataclass_fields__}
         arguments(cls, values | {"plain": plain}, "", "config")
-        plan, keys = plain["curriculum"], flatten(plain)
-        for key in plan if isinstance(plan, dict) else ():
-            if isinstance(key, str) and (new := current_key(key, keys)) != key:
-                raise ValueError(f"curriculum: {key} has another name now: say {new}")
-        curriculum.check_plan(plan, plain)
+        curriculum.check_plan(plain["curriculum"], plain)
         plain = curriculum.config_at(plain["curriculum"], plain)
         ranges.check(plain["terrain"], "terrain")
-        cloning = settings_in(CLONING)
         made = {
             "task": TaskSection.of(plain["task"]),
             "algo": AlgoSection.of(plain["algo"], plain.get("algo_code")),
             "reward": RewardSection.of(plain["reward"]),
             "sim": SimSection.of(plain["sim"]),
-            "log": LogSection(**arguments(LogSection, plain["log"], "log", "config")),
-            "cloning": cloning(**arguments(cloning, plain["cloning"], "cloning", "config")),
-            "cluster": ClusterSection(
-                **arguments(ClusterSection, plain["cluster"], "cluster", "config")
-            ),
+            "log": make(LogSection, plain["log"], "log", "config"),
+            "cloning": make(settings_in(CLONING), plain["cloning"], "cloning", "config"),
+            "cluster": make(ClusterSection, plain["cluster"], "cluster", "config"),
             "robot": RobotSection.of(plain["robot"]),
         }
         return cls(**values | made, plain=plain)
@@ -295,7 +288,6 @@ class Config:
         for key, path in paths.items():
             if not isinstance(path, str | None):
                 raise ValueError(f"{key}={path!r}: expected a path")
-        check_task_code(self.task_code)
         if self.gate and self.export == "none":
             raise ValueError("gate=true judges the exported file: not with export=none")
         if self.algo.name == "distill" and self.teacher is None:
@@ -309,7 +301,7 @@ class Config:
                 if key in allowed:
                     allowed[key].check(f"curriculum: {key}: from", entry["from"])
 
-    def replace(self, values: Mapping[str, Any]) -> "Config":
+    def replace(self, values: Mapping[str, object]) -> "Config":
         """The configuration with other values, such as {"sim.njmax": 60}, checked again."""
         plain = copy.deepcopy(self.plain)
         for key, value in values.items():

@@ -1,11 +1,11 @@
 """Nested dictionaries of values, whose keys are written with dots: `task.weights.jerk`."""
 
-from typing import Any
+from gpusim_rl.core.files import Plain
 
 
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Plain, prefix: str = "") -> Plain:
     """{"a": {"b": 1}} → {"a": {…}, "a.b": 1}"""
-    flat: dict[str, Any] = {}
+    flat: Plain = {}
     for key, value in tree.items():
         flat[f"{prefix}{key}"] = value
         if isinstance(value, dict):
@@ -13,7 +13,12 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
+def leaves(tree: Plain) -> Plain:
+    """{"a": {"b": 1}} → {"a.b": 1}"""
+    return {key: value for key, value in flatten(tree).items() if not isinstance(value, dict)}
+
+
+def set_key(tree: Plain, key: str, value: object) -> None:
     """Set the value of a dotted key, in place. What it lies below becomes a tree."""
     *path, last = key.split(".")
     for name in path:
@@ -28,7 +33,7 @@ def is_below(key: str, keys: tuple[str, ...]) -> bool:
     return any(key == other or key.startswith(f"{other}.") for other in keys)
 
 
-def merged(tree: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+def merged(tree: Plain, values: Plain) -> Plain:
     """A tree with other values, and with trees that both have merged in turn."""
     trees = {
         key: merged(tree[key], value)

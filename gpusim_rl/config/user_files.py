@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
@@ -18,11 +17,15 @@ from omegaconf import OmegaConf
 
 from gpusim_rl.config.check_words import same_kind
 from gpusim_rl.config.trees import flatten
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CONF, user_code, user_folder
 
 GROUPS = ("task", "terrain", "algo", "reward", "robot", "sim", "log", "recipe", "ranges", "cluster")
 left_out: ContextVar[tuple[str, ...]] = ContextVar("left_out", default=())  # groups of ours alone
 TASK_KEYS = ("name", "mjcf", "weights", "noise")  # every task has these
+# that have a value of each key of their groups
+EXAMPLES = ("algo/ppo", "robot/own", "log/auto", "terrain/rough", "cluster/none", "reward/rnd")
+EXAMPLES += ("sim/native", "sim/warp")
 CODE = ("_target_", "()")  # keys with which Hydra and Python's logging call functions
 
 
@@ -79,7 +82,7 @@ Plugins.instance().register(UserSource)
 Plugins.instance().register(UserConf)
 
 
-def check_file(group: str, values: Any, package: str | None) -> None:
+def check_file(group: str, values: object, package: str | None) -> None:
     """ValueError if a file of a group could run code, or has a value of the wrong kind.
 
     Args:
@@ -108,7 +111,7 @@ def check_file(group: str, values: Any, package: str | None) -> None:
             same_kind(key, kinds_by_key[key], value)
 
 
-def check_without_code(values: dict[str, Any], flat: dict[str, Any]) -> None:
+def check_without_code(values: Plain, flat: Plain) -> None:
     """ValueError if a file could run code, or allow it; `flat` is its whole tree."""
     for key in nested_keys(values):
         if key in CODE:
@@ -118,7 +121,7 @@ def check_without_code(values: dict[str, Any], flat: dict[str, Any]) -> None:
             raise ValueError(f"the key {key} is not allowed in a file of the working directory")
 
 
-def nested_keys(tree: Any) -> Iterator[Any]:
+def nested_keys(tree: Plain | list[object]) -> Iterator[object]:
     """All keys of nested dictionaries and lists."""
     if isinstance(tree, dict):
         yield from tree
@@ -128,31 +131,22 @@ def nested_keys(tree: Any) -> Iterator[Any]:
 
 
 @cache
-def kinds() -> dict[str, Any]:
+def kinds() -> Plain:
     """Dotted key → a value of the right kind; keys that only some tasks have are left out.
 
     So is the kind of a random number, which YAML reads as false where it is off.
     """
-    examples: dict[str, Any] = {group: {} for group in GROUPS}
+    examples: Plain = {group: {} for group in GROUPS}
     examples |= flatten(load(CONF / "common.yaml")) | flatten(load(CONF / "config.yaml"))
-    files = (
-        ("algo", "ppo"),
-        ("robot", "own"),
-        ("log", "auto"),
-        ("terrain", "rough"),
-        ("cluster", "none"),
-        ("reward", "rnd"),
-    )
-    files = (*files, ("sim", "native"), ("sim", "warp"))
-    for group, name in files:
-        examples |= flatten(load(CONF / group / f"{name}.yaml"), f"{group}.")
+    for file in EXAMPLES:
+        examples |= flatten(load(CONF / f"{file}.yaml"), f"{file.partition('/')[0]}.")
     task = load(CONF / "task" / "cartpole.yaml")["task"]
     for key in (*TASK_KEYS, "dt", "episode", "clip"):
         examples[f"task.{key}"] = task[key]
     return {key: value for key, value in examples.items() if not key.endswith(".kind")}
 
 
-def check_complete(base: dict[str, Any], files: dict[str, Path]) -> None:
+def check_complete(base: Plain, files: dict[str, Path]) -> None:
     """ValueError if a file of the working directory lacks a key that ours have.
 
     Args:
@@ -176,6 +170,6 @@ def check_complete(base: dict[str, Any], files: dict[str, Path]) -> None:
             raise ValueError(f"{files[group]} lacks the key {missing[0]}")
 
 
-def load(file: Path) -> dict[str, Any]:
+def load(file: Path) -> Plain:
     """A YAML file, as it is."""
     return OmegaConf.to_container(OmegaConf.load(file))  # type: ignore[return-value]

@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from gpusim_rl.config.compose import choices
 from gpusim_rl.config.sections import Config
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CODE, install, user_code, with_word
 from gpusim_rl.runs.run import run_that_needs
 
@@ -54,7 +54,7 @@ def check_correction(cfg: Config) -> None:
 
 
 def writable(
-    key: str, value: str | None, suffixes: tuple[str, ...] = (), inputs: Iterable[Any] = ()
+    key: str, value: str | None, suffixes: tuple[str, ...] = (), inputs: Iterable[object] = ()
 ) -> None:
     """ValueError or OSError in one line unless a file can be written there; null is well.
 
@@ -114,12 +114,12 @@ def check_name(group: str, name: str) -> str:
     return name
 
 
-def find_codes(cfg: dict[str, Any], named: dict[str, str]) -> dict[str, str | None]:
+def find_codes(cfg: Plain, named: dict[str, str]) -> dict[str, str | None]:
     """task_code and algo_code of a new training; `named` are those of the command line."""
     return {f"{group}_code": find_code(group, cfg, named.get(group)) for group in CODE}
 
 
-def find_code(group: str, cfg: dict[str, Any], named: str | None) -> str | None:
+def find_code(group: str, cfg: Plain, named: str | None) -> str | None:
     """Where the code of a new training's task or algorithm comes from: "here", or null for ours.
 
     A file in the working directory is imported only if it is `named` on the command line. It wins
@@ -168,16 +168,6 @@ def saved_code(group: str, name: str, saved: str | None, allowed: str | None) ->
     return "here"
 
 
-def code_words(config: Mapping[str, Any]) -> list[str]:
+def code_words(config: Mapping[str, object]) -> list[str]:
     """What the command line of another process needs for the code of a saved configuration."""
     return [TASK_CODE] if "here" in (config.get(f"{group}_code") for group in CODE) else []
-
-
-def allowing(cfg: Config) -> str:
-    """What the command line of another process needs for a run's code: " task_code=here", or ""."""
-    return f" {TASK_CODE}" if code_word(cfg) else ""
-
-
-def code_word(cfg: Config) -> str | None:
-    """The task_code that the command line of another process needs for a run's code."""
-    return "here" if "here" in (cfg.task_code, cfg.algo_code) else None

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+Plain = dict[str, Any]  # a map of YAML or JSON: texts, numbers, truth values, null, lists, maps
 LARGEST = 1 << 20  # bytes of a text file that is read whole, if nothing else is said
 MAX_MODEL = 1 << 30  # bytes of all files of a model together
 DEEPEST = 50  # lists and maps of JSON in one another
@@ -103,7 +104,7 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
         raise ValueError(f"{path} is not text: {error}") from None
 
 
-def read_map(text: str | bytes) -> dict[str, Any]:
+def read_map(text: str | bytes) -> Plain:
     """The map of a JSON text; ValueError in one line if it is none, or is nested too deeply.
 
     Deep ones are read by `json.loads`, and overflow the stack of whoever writes them again.
@@ -120,14 +121,14 @@ def read_map(text: str | bytes) -> dict[str, Any]:
     return value
 
 
-def depth(value: Any) -> int:
+def depth(value: object) -> int:
     """How many lists and maps of JSON lie in one another."""
     if not isinstance(value, dict | list):
         return 0
     return 1 + max(map(depth, value.values() if isinstance(value, dict) else value), default=0)
 
 
-def digest(file: Path) -> dict[str, Any]:
+def digest(file: Path) -> Plain:
     """Size and hash of a file, by which it can be told again."""
     data = file.read_bytes()
     return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -82,32 +82,12 @@ def from_axis_angle(axis: Tensor, angle: Tensor) -> Tensor:
     return torch.cat([half.cos(), half.sin() * axis], -1)
 
 
-def to_axis_angle(q: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit vector (…, 3) and angle (…) [rad] in [0, π] of unit quaternions; x of no rotation."""
-    turn = log(q)
-    angle = squared(turn).sqrt()
-    none = (angle == 0)[..., None]
-    x = torch.nn.functional.pad(torch.ones_like(turn[..., :1]), (0, 2))
-    return torch.where(none, x, turn / torch.where(none, 1.0, angle[..., None])), angle
-
-
 def to_6d(q: Tensor) -> Tensor:
     """(…, 6) the first two columns of the rotation's matrix, one after the other.
 
     They are continuous in the rotation, as no four numbers are (Zhou et al., arXiv:1812.07035).
     """
     return to_matrix(q)[..., :2].transpose(-1, -2).flatten(-2)
-
-
-def from_6d(x: Tensor) -> Tensor:
-    """(…, 3, 3) the rotation's matrix of x (…, 6), by Gram and Schmidt (arXiv:1812.07035, eq. 15).
-
-    The two vectors need not be unit vectors at right angles, but must not be parallel.
-    """
-    first = torch.nn.functional.normalize(x[..., :3], dim=-1)
-    second = x[..., 3:] - (first * x[..., 3:]).sum(-1, keepdim=True) * first
-    second = torch.nn.functional.normalize(second, dim=-1)
-    return torch.stack([first, second, torch.linalg.cross(first, second)], -1)
 
 
 def uniform_rotation(unit: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ adds; what `task.randomise` draws stands in `envs.randomization.fields`.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 
@@ -25,7 +25,7 @@ class Range(NamedTuple):
     null: bool = False  # null is allowed
     single: bool = False  # no list is allowed
 
-    def holds(self, value: Any) -> bool:
+    def holds(self, value: object) -> bool:
         """Whether a value is a number within the range, null where it is allowed, or a list."""
         if value is None:
             return self.null
@@ -33,14 +33,14 @@ class Range(NamedTuple):
             return not self.single and all(self._number(x) for x in value)
         return self._number(value)
 
-    def check(self, key: str, value: Any) -> None:
+    def check(self, key: str, value: object) -> None:
         """ValueError that names the key unless the range holds its value."""
         if not self.holds(value):
             many = isinstance(value, list | tuple) and not self.single
             value = list(value) if isinstance(value, tuple) else value
             raise ValueError(f"{key}={value!r}: expected {self.words(many)}")
 
-    def _number(self, x: Any) -> bool:
+    def _number(self, x: object) -> bool:
         if isinstance(x, bool) or not isinstance(x, int if self.whole else int | float):
             return False
         above_low = self.low is None or (x > self.low if self.above else x >= self.low)
@@ -167,7 +167,9 @@ SERVE = {  # of mode=serve
 }
 
 
-def check(tree: Mapping[str, Any], section: str = "", table: Mapping[str, Range] = RANGES) -> None:
+def check(
+    tree: Mapping[str, object], section: str = "", table: Mapping[str, Range] = RANGES
+) -> None:
     """ValueError for the first number of a section that is not what a table allows.
 
     Args:
@@ -182,7 +184,7 @@ def check(tree: Mapping[str, Any], section: str = "", table: Mapping[str, Range]
             allowed.check(name, value)
 
 
-def values_of(tree: Any, parts: list[str], start: str) -> list[tuple[str, Any]]:
+def values_of(tree: object, parts: list[str], start: str) -> list[tuple[str, object]]:
     """(dotted key, value) of what a key names in a tree; `*` names all of a section.
 
     ValueError if such a section is none. `start` is the section's name, with a dot at its end.

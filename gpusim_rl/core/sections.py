@@ -5,7 +5,7 @@
         radius: float = number(POSITIVE)  # [m]
         kind: str = word("plain", "mecanum")
 
-    wheel = Wheel(**arguments(Wheel, {"radius": 0.1, "kind": "plain"}, "wheel", "robot/own"))
+    wheel = make(Wheel, {"radius": 0.1, "kind": "plain"}, "wheel", "robot/own")
 
 The checks, the table of `--help numbers` and docs/configuration.md are made from these fields.
 """
@@ -16,6 +16,7 @@ from inspect import signature
 from typing import Any
 
 from gpusim_rl.core import ranges
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.ranges import Range
 
 
@@ -49,7 +50,7 @@ def check(section: Any, name: str) -> None:
             raise ValueError(f"{key}={value}: choose one of {', '.join(words)}")
 
 
-def require(values: Mapping[str, Any], keys: Iterable[str], section: str, file: str) -> None:
+def require(values: Mapping[str, object], keys: Iterable[str], section: str, file: str) -> None:
     """ValueError that names the first of the keys that conf/<file>.yaml lacks in a section."""
     missing = [key for key in keys if key not in values]
     if missing:
@@ -57,9 +58,7 @@ def require(values: Mapping[str, Any], keys: Iterable[str], section: str, file: 
         raise ValueError(f"{name} is missing in conf/{file}.yaml")
 
 
-def arguments(
-    kind: Callable[..., Any], values: dict[str, Any], section: str, file: str
-) -> dict[str, Any]:
+def arguments(kind: Callable[..., Any], values: Plain, section: str, file: str) -> Plain:
     """The values, if they are the keyword arguments that a constructor takes.
 
     ValueError names the first one that conf/<file>.yaml lacks, or that is unknown.
@@ -72,3 +71,8 @@ def arguments(
         key = f"{section}.{unknown[0]}"
         raise ValueError(f"unknown key {key!r} in conf/{file}.yaml: choose one of {names}")
     return values
+
+
+def make(kind: Callable[..., Any], values: Plain, section: str, file: str) -> Any:
+    """What a constructor makes of the values of conf/<file>.yaml; errors as `arguments`."""
+    return kind(**arguments(kind, values, section, file))

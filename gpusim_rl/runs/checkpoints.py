@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from safetensors import SafetensorError, safe_open
 
@@ -26,21 +26,20 @@ TRIES = 5  # to read a checkpoint while a training writes others
 # what a manifest raises that is none
 DAMAGED = (ValueError, RecursionError, AttributeError, KeyError, TypeError, IsADirectoryError)
 KEEP = 3  # newest checkpoints that are kept, besides the best
-RENAMED = {  # beginnings of tensor names of older checkpoints → today's
-    "env/past/": "env/history/",
-    "policy/actor.normaliser.": "policy/actor.normalizer.",
-    "policy/seer.": "policy/critic_normalizer.",
-    "policy/actor.net.gru.": "policy/actor.net.encoder.",
-    "policy/critic.gru.": "policy/critic.encoder.",
-    "memory/actor_gru": "memory/actor",
-    "memory/critic_gru": "memory/critic",
-    "ppo/iteration": "iteration",
-    "ppo/skips": "ppo/skip_sums",
-    "policy/floor": "policy/min_std",
-}
 
 
-def valid_entry(name: str, *, sha256: Any, bytes: Any, success: Any) -> bool:
+class Entry(TypedDict):
+    """What a manifest has of a checkpoint: `bytes` is its size, `success` of its evaluation."""
+
+    sha256: str
+    bytes: int
+    success: float | None
+
+
+Manifest = dict[str, Entry]  # name of a checkpoint → its entry
+
+
+def valid_entry(name: str, *, sha256: object, bytes: object, success: Any) -> bool:
     """Whether a manifest's entry is valid. Its name is a path that is read and may be removed."""
     if not re.fullmatch(r"\d+\.safetensors", name):
         return False
@@ -83,8 +82,9 @@ class Checkpoints:
         state = {name: value.detach().cpu().contiguous() for name, value in state.items()}
         data = to_bytes(state, metadata={"iteration": str(iteration), **metadata})
         path = self.path / f"{iteration:06d}.safetensors"
-        entry = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "success": success}
-        manifest: dict[str, dict[str, Any]] = {}
+        digest = hashlib.sha256(data).hexdigest()
+        entry = Entry(sha256=digest, bytes=len(data), success=success)
+        manifest: Manifest = {}
         with suppress(ValueError, OSError):  # a damaged manifest is replaced
             entries = self.manifest()
             manifest = {name: entries[name] for name in entries if (self.path / name).exists()}
@@ -98,9 +98,7 @@ class Checkpoints:
             (self.path / name).unlink(missing_ok=True)
         return path
 
-    def write(
-        self, path: Path, data: bytes, manifest: dict[str, dict[str, Any]], older: list[str]
-    ) -> None:
+    def write(self, path: Path, data: bytes, manifest: Manifest, older: list[str]) -> None:
         """Write a checkpoint and the manifest. On a full disk, `older` ones make room, in order,
         all but the last."""
         while True:
@@ -115,11 +113,11 @@ class Checkpoints:
                     raise
                 (self.path / older.pop(0)).unlink(missing_ok=True)
 
-    def write_manifest(self, manifest: dict[str, dict[str, Any]]) -> None:
+    def write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest."""
         write_whole(self.path / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
 
-    def manifest(self) -> dict[str, dict[str, Any]]:
+    def manifest(self) -> Manifest:
         """Name of each checkpoint → its sha256, bytes and success; empty if there is no manifest.
 
         Raises:
@@ -184,7 +182,7 @@ class Checkpoints:
             else:
                 later.unlink()
 
-    def check(self, path: Path, manifest: dict[str, dict[str, Any]]) -> None:
+    def check(self, path: Path, manifest: Manifest) -> None:
         """Raise ValueError unless a checkpoint is a file of this run and matches the manifest.
 
         Its size and SHA-256 are compared; with an empty manifest they are not.
@@ -210,18 +208,12 @@ def check_size(path: Path) -> None:
         raise ValueError(f"{path} is not a whole checkpoint: it is larger than the memory")
 
 
-def names_to_keep(manifest: dict[str, dict[str, Any]]) -> list[str]:
+def names_to_keep(manifest: Manifest) -> list[str]:
     """Names of the checkpoints that stay: the last three, and the most successful if one is."""
     last = sorted(manifest, key=lambda name: (len(name), name))[-KEEP:]
-    evaluated = [name for name in manifest if manifest[name].get("success") is not None]
-    best = sorted(evaluated, key=lambda name: -manifest[name]["success"])[:1]
+    scores = {name: x["success"] for name, x in manifest.items() if x["success"] is not None}
+    best = sorted(scores, key=lambda name: -scores[name])[:1]
     return last + best
-
-
-def current_name(name: str) -> str:
-    """Today's name of a tensor, which an older checkpoint may hold under another."""
-    old = next((old for old in RENAMED if name.startswith(old)), None)
-    return name if old is None else RENAMED[old] + name.removeprefix(old)
 
 
 def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
@@ -238,7 +230,7 @@ def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
     check_size(path)
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {current_name(name): file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
             metadata = file.metadata() or {}
     except (SafetensorError, OSError, RuntimeError, ValueError, MemoryError) as error:
         raise ValueError(f"{path} is not a whole checkpoint: {error}") from None

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from gpusim_rl.core.files import read_text
+from gpusim_rl.core.files import Plain, read_text
 
 # What PyYAML raises for a value that is not of the kind that its tag says.
 MISTAKES = (LookupError, ArithmeticError, AttributeError, TypeError)
@@ -29,7 +29,7 @@ class Loader(yaml.SafeLoader):
         return value
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Whether a value is of strings, numbers, lists and mappings; YAML also has dates and sets."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and is_plain(entry) for key, entry in value.items())
@@ -48,7 +48,7 @@ def read_plain(file: Path) -> Any:
         raise ValueError(f"{file}: {error}") from None
 
 
-def read_config(file: Path) -> dict[str, Any]:
+def read_config(file: Path) -> Plain:
     """The composed configuration in a file.
 
     Raises:

@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
-from gpusim_rl.core.files import write_whole
+from gpusim_rl.core.files import Plain, write_whole
 
 LONGEST = 1 << 20  # characters of a row
 
 
-def parse(line: str) -> dict[str, Any] | None:
+def parse(line: str) -> Plain | None:
     """The row in a line; None if it is damaged."""
     try:
         row = json.loads(line)
@@ -30,7 +29,7 @@ class Rows:
         self._waiting: list[str] = []  # lines that are not in the file yet
         self.damaged = 0  # rows that the last `read` left out
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: Plain) -> None:
         """Keep a row until `flush`."""
         self._waiting.append(json.dumps(row) + "\n")
 
@@ -49,7 +48,7 @@ class Rows:
                 raise
         self._waiting.clear()
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Plain]:
         """The rows of the file, without damaged ones and without a last one that is incomplete.
 
         It ends at a line of more than a megabyte, because no row is that long.
@@ -68,7 +67,7 @@ class Rows:
         self.damaged += len(line) == LONGEST
         return rows
 
-    def rewind(self, iteration: int) -> list[dict[str, Any]]:
+    def rewind(self, iteration: int) -> list[Plain]:
         """Remove the rows after an iteration, and what is damaged; returns the rows that remain.
 
         A file that has nothing else is not written: its disk may be full.

@@ -3,6 +3,7 @@
 Files are written completely or not at all. What is read from them is checked.
 """
 
+import copy
 import fcntl
 import json
 import os
@@ -11,11 +12,10 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from gpusim_rl.core.files import MAX_MODEL, read_text, read_whole, write_whole
+from gpusim_rl.core.files import MAX_MODEL, Plain, read_text, read_whole, write_whole
 from gpusim_rl.core.provenance import record
 from gpusim_rl.runs.checkpoints import Checkpoints
 from gpusim_rl.runs.config_file import read_config
@@ -96,7 +96,7 @@ class Run:
         self._rows = {name: Rows(path / name) for name in ROWS}
 
     @classmethod
-    def create(cls, path: Path, config: dict[str, Any], *, again: bool = False) -> "Run":
+    def create(cls, path: Path, config: Plain, *, again: bool = False) -> "Run":
         """Make a directory with its config.yaml and versions.json, and lock it.
 
         Args:
@@ -178,28 +178,21 @@ class Run:
             write_whole(self.path / "config.yaml", self._config_text.encode())
             self.json("versions.json", record())
 
-    def portable(self, config: dict[str, Any]) -> dict[str, Any]:
+    def portable(self, config: Plain) -> Plain:
         """The configuration with the paths of models in the run relative to its directory."""
-        home = self.path.resolve()
-        for section in ("task", "robot"):
-            mjcf = config.get(section, {}).get("mjcf") or ""
-            if Path(mjcf).name != mjcf and Path(mjcf).resolve().is_relative_to(home):
-                config = config | {
-                    section: config[section] | {"mjcf": str(Path(mjcf).resolve().relative_to(home))}
-                }
-        teacher = Path(config.get("teacher") or "").resolve()
-        if config.get("teacher") and teacher.is_relative_to(home):
-            config = config | {"teacher": str(teacher.relative_to(home))}
-        actuator = config.get("robot", {}).get("actuator") or {}
-        file = Path(actuator.get("file") or "").resolve()
-        if actuator.get("file") and file.is_relative_to(home):
-            config = config | {
-                "robot": config["robot"]
-                | {"actuator": actuator | {"file": str(file.relative_to(home))}}
-            }
+        home, config = self.path.resolve(), copy.deepcopy(config)
+        for key in ("task.mjcf", "robot.mjcf", "robot.actuator.file", "teacher"):
+            *sections, name = key.split(".")
+            section = config
+            for part in sections:
+                section = section.get(part) or {}
+            file = section.get(name) or ""
+            ours = name == "mjcf" and Path(file).name == file  # a model of tasks/assets, or none
+            if file and not ours and Path(file).resolve().is_relative_to(home):
+                section[name] = str(Path(file).resolve().relative_to(home))
         return config
 
-    def configure(self, config: dict[str, Any]) -> None:
+    def configure(self, config: Plain) -> None:
         """Write config.yaml, unless it is the same: a run also goes on where nothing can be
         written."""
         config = self.portable(config)
@@ -228,7 +221,7 @@ class Run:
         return cls(path)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> Plain:
         """The composed configuration as plain data; ValueError if config.yaml is not valid."""
         return read_config(self.path / "config.yaml")
 
@@ -239,7 +232,7 @@ class Run:
         except (OSError, ValueError):
             return 0
 
-    def json(self, name: str, value: Any) -> None:
+    def json(self, name: str, value: object) -> None:
         """Write a JSON file of the run."""
         write_whole(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
 
@@ -256,7 +249,7 @@ class Run:
         times = {file: file.stat().st_mtime for file in files}
         return sorted((x for x in files if times[x] >= since), key=lambda x: times[x])
 
-    def log(self, row: dict[str, Any], name: str = "metrics.jsonl") -> None:
+    def log(self, row: Plain, name: str = "metrics.jsonl") -> None:
         """Append a row to a file of `ROWS`, after those that could not be written before.
 
         Raises:
@@ -266,11 +259,11 @@ class Run:
         self.check_lock()
         self._rows[name].flush()
 
-    def rows(self, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    def rows(self, name: str = "metrics.jsonl") -> list[Plain]:
         """The rows of a file, without damaged ones."""
         return self._rows[name].read()
 
-    def rewind(self, iteration: int) -> list[dict[str, Any]]:
+    def rewind(self, iteration: int) -> list[Plain]:
         """Remove all rows after an iteration. Returns the rows of `metrics.jsonl` that remain."""
         return {name: rows.rewind(iteration) for name, rows in self._rows.items()}["metrics.jsonl"]
 

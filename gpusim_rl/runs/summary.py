@@ -6,11 +6,10 @@ A stranger may have made the directory: what is not of the expected kind is left
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from gpusim_rl.core.files import read_map, read_text
+from gpusim_rl.core.files import Plain, read_map, read_text
 from gpusim_rl.core.metrics import labels
 from gpusim_rl.runs.run import Run
 
@@ -37,14 +36,14 @@ class Summary:
     """
 
     run: Run
-    config: dict[str, Any]
+    config: Plain
     columns: dict[str, np.ndarray]
     scores: dict[str, float]
     versions: dict[str, str]
     diff: str
     labels: dict[str, str]
-    failure: dict[str, Any]
-    drives: dict[str, Any]
+    failure: Plain
+    drives: Plain
 
     @property
     def iteration(self) -> int:
@@ -65,7 +64,7 @@ class Summary:
         return "failed" if worst is not None and worst >= self.iteration else "unfinished"
 
 
-def number(value: Any) -> float | None:
+def number(value: object) -> float | None:
     """A finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -102,12 +101,12 @@ def summarize(path: Path) -> Summary:
     )
 
 
-def word(value: Any) -> str:
+def word(value: object) -> str:
     """A value as text of bounded length."""
     return str(value)[:LONGEST]
 
 
-def read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> Plain:
     """The object in a JSON file; empty if there is none."""
     try:
         return read_map(read_text(file))
@@ -115,7 +114,7 @@ def read_json(file: Path) -> dict[str, Any]:
         return {}
 
 
-def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+def columns(rows: list[Plain]) -> dict[str, np.ndarray]:
     """Name of a metric → (N,) its values in N rows, NaN where a row lacks it."""
     names: dict[str, None] = dict.fromkeys(("iteration", "env_steps"))
     for row in rows:

@@ -22,7 +22,6 @@ from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_map, read_text
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.core.waiting import waiting
-from gpusim_rl.runs.checkpoints import current_name
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import HASHED, digests
 from gpusim_rl.training.open_run import START
@@ -43,7 +42,6 @@ def main(words: list[str]) -> None:
         )
     with errors.one_line_errors():
         run = Run.open(Path(rest[0]))
-        resume.check_trainable(run)
         cfg = resume.load_config(run, task_code)
         expected = read_hashes(run)
         count = min(int(rest[1]) if rest[1:] else HASHED, max(expected, default=0))
@@ -68,7 +66,7 @@ def main(words: list[str]) -> None:
 
 
 def read_hashes(run: Run) -> dict[int, dict[str, Any]]:
-    """Iteration → tensor's name → hash, under the names that tensors have today.
+    """Iteration → tensor's name → hash.
 
     ValueError if the run was continued with another configuration.
     """
@@ -80,8 +78,7 @@ def read_hashes(run: Run) -> dict[int, dict[str, Any]]:
                 f"({str(row['changed'])[:200]}): its config.yaml is not what began it"
             )
         if isinstance(row.get("sha256"), dict):
-            by_name = {current_name(name): value for name, value in row["sha256"].items()}
-            hashes[row["iteration"]] = by_name
+            hashes[row["iteration"]] = row["sha256"]
     return hashes
 
 

@@ -29,16 +29,13 @@ class Films:
     Args:
         path: the run directory; films go to its folder `films`.
         every: iterations between two; 0: no films; None: not in this process of several.
-        task_code: as in the configuration.
+        code: words that play.py needs for the code of the run.
         say: takes a line about a film that fails or is left out.
     """
 
-    def __init__(
-        self, path: Path, every: int | None, task_code: str | None, say: Callable[[str], None]
-    ):
+    def __init__(self, path: Path, every: int | None, code: list[str], say: Callable[[str], None]):
         self.folder, self.every, self.say = path / "films", every, say
-        self.words = [quoted("run", path), f"seconds={SECONDS}"]
-        self.words += [f"task_code={task_code}"] if task_code else []
+        self.words = [quoted("run", path), f"seconds={SECONDS}", *code]
         self.due: int | None = None  # an iteration whose checkpoint is not written yet
         self.pending: int | None = None  # one whose checkpoint is copied
         self.made = 0  # the one whose film is being made

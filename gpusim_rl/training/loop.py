@@ -12,7 +12,7 @@ from torch import Tensor
 from gpusim_rl.algorithms.iteration import Evaluation, Iteration
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.validate import TASK_CODE
-from gpusim_rl.core.files import write_whole
+from gpusim_rl.core.files import Plain, write_whole
 from gpusim_rl.core.memory import free_unused
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.paths import program
@@ -390,9 +390,7 @@ class Training:
         self.attempt(lambda: self.run.configure(self.cfg.plain | {"resume": None}))
 
 
-def describe_failure(
-    env: Env, row: Tensor, iteration: int
-) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
+def describe_failure(env: Env, row: Tensor, iteration: int) -> tuple[str, Plain, dict[str, Tensor]]:
     """(one line, the entries of report.json, tensors) of the worst step.
 
     Args:
@@ -412,9 +410,7 @@ def describe_failure(
     return line, report | {"term": term, "terms": terms}, worst.tensors
 
 
-def write_failure_report(
-    run: Run, cfg: dict[str, Any], report: dict[str, Any], tensors: dict[str, Tensor]
-) -> str:
+def write_failure_report(run: Run, cfg: Plain, report: Plain, tensors: dict[str, Tensor]) -> str:
     """Write report.json and repro.safetensors. Returns what to tell the user about them."""
     portable = run.portable(cfg)
     about = report | {key: portable[key] for key in ("task", "robot", "terrain", "task_code")}

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import torch
 
-from gpusim_rl.core.files import write_whole
+from gpusim_rl.core.files import Plain, write_whole
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.dashboard import Row
 
@@ -97,9 +97,7 @@ def gpu_readings(device: torch.device) -> dict[str, Callable[[], float]]:
 
 
 # Why: docs/decisions/0102-metrics-in-a-file.md
-def text(
-    row: dict[str, Any], labels: dict[str, str], source: str = "metrics.jsonl of a training"
-) -> str:
+def text(row: Plain, labels: dict[str, str], source: str = "metrics.jsonl of a training") -> str:
     """A row of metrics in Prometheus' text format.
 
     A key such as `reward/up` is `gpusim_reward{name="up"}`; all metrics are gauges.

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from gpusim_rl.config.trees import flatten
+from gpusim_rl.config.trees import leaves
 from gpusim_rl.core.errors import printable, reason, warn
-from gpusim_rl.core.files import digest
+from gpusim_rl.core.files import Plain, digest
 from gpusim_rl.core.metrics import Metric, public_name
 from gpusim_rl.core.paths import install
 from gpusim_rl.core.waiting import waiting
@@ -54,17 +54,20 @@ class LoggedRun(NamedTuple):
 
     Args:
         auto: the user named no logger, so the line says how to keep all here.
-        log: the section of the configuration: project, and perhaps run, group and tags.
         path: of the run.
         config: the whole configuration.
         done: iterations of a run that is continued.
     """
 
     auto: bool
-    log: dict[str, Any]
     path: Path
-    config: dict[str, Any]
+    config: Plain
     done: int
+
+    @property
+    def log(self) -> Plain:
+        """The section of the configuration: project, and perhaps run, group, tags, registry."""
+        return self.config["log"]
 
     @property
     def name(self) -> str:
@@ -132,7 +135,7 @@ class WandB:
             os.environ.setdefault("WANDB_MODE", "offline")
         os.environ.setdefault("WANDB_FINISH_TIMEOUT", LAST)
         os.environ.setdefault("WANDB_FINISH_TIMEOUT_RAISES", "true")
-        about: dict[str, Any] = {"project": log["project"], "name": logged.name}
+        about: Plain = {"project": log["project"], "name": logged.name}
         about |= {"group": log["group"], "tags": log["tags"], "dir": logged.path}
         about["config"] = logged.config
         about["settings"] = wandb.Settings(silent=True, init_timeout=PATIENCE)
@@ -291,8 +294,7 @@ class MLflow:
         run = self.client.create_run(at, tags=tags, run_name=logged.name).info.run_id
         values = [
             Param(NOT_IN_NAMES.sub("_", key), str(x)[:LONGEST])
-            for key, x in flatten(logged.config).items()
-            if not isinstance(x, dict)
+            for key, x in leaves(logged.config).items()
         ]
         for i in range(0, len(values), MOST_PARAMETERS):
             self.client.log_batch(run, params=values[i : i + MOST_PARAMETERS])
@@ -379,17 +381,11 @@ def logged_in() -> bool:
 
 
 def sink(
-    name: str,
-    log: dict[str, Any],
-    path: Path,
-    config: dict[str, Any],
-    done: int = 0,
-    metrics: Iterable[Metric] = (),
+    name: str, path: Path, config: Plain, done: int = 0, metrics: Iterable[Metric] = ()
 ) -> Sink:
     """The sink of log=name. `auto` is W&B where a login exists, else nothing.
 
     Args:
-        log: project, run, group, tags and registry there.
         path, config: of the run: its directory and its whole configuration.
         done: iterations of a run that is continued.
         metrics: the public names of what a row holds.
@@ -401,7 +397,7 @@ def sink(
         return NullSink()
     title, logger = LOGGERS["wandb" if auto else name]
     try:
-        return OptionalSink(title, logger(LoggedRun(auto, log, path, config, done)), metrics)
+        return OptionalSink(title, logger(LoggedRun(auto, path, config, done)), metrics)
     except ConnectionError as error:
         warn(f"{title} is off: {error}")
         return NullSink()

@@ -11,7 +11,6 @@ from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build.learners import ACTOR
 from gpusim_rl.build.models import keep_models
 from gpusim_rl.config import resume
-from gpusim_rl.config.compose import ALGO
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.core import errors
@@ -64,7 +63,7 @@ def begin_with(path: Path, iteration: Iteration, algo: str) -> dict[str, Tensor]
     state, _ = load(file)
     weights = policy_of(state)
     said = ""
-    if flatten(Run.open(path).config).get("algo.name", ALGO) != algo:
+    if flatten(Run.open(path).config).get("algo.name") != algo:
         weights, said = join_networks(weights, iteration, path)
     iteration.policy.load(weights, str(file))
     if said and iteration.group.rank == 0:
@@ -133,19 +132,20 @@ def continue_run(cfg: Config, iteration: Iteration) -> Opened:
     if group.rank == 0:
         run.lock()
     state, metadata, path = run.checkpoints.restore(errors.warn)
-    edited = resume.check_edits(metadata, run, path)
+    before = resume.load_config(run, "here").plain
+    changed = resume.check_edits(metadata, before, run, path) | resume.changes(before, cfg.plain)
     # it may have gone back to a checkpoint, and ended before it wrote the next one
-    before = max(run.rollbacks(), int(number(metadata.get("rollbacks"))))
-    load_checkpoint(iteration, cfg, (state, metadata, path), before=before, now=before)
+    rollbacks = max(run.rollbacks(), int(number(metadata.get("rollbacks"))))
+    load_checkpoint(iteration, cfg, (state, metadata, path), before=rollbacks, now=rollbacks)
     if not getattr(iteration.learner, "keeps_record", True):
         errors.warn("the checkpoint holds no ring of steps: it is filled anew before more updates")
     if iteration.iterations > cfg.iterations:
         done = f"{run.path} has done {iteration.iterations} already"
         raise ValueError(f"iterations={cfg.iterations}: {done}")
-    metadata["rollbacks"] = str(before)
+    metadata["rollbacks"] = str(rollbacks)
     group.barrier()  # all have read
     if group.rank == 0:
-        rewrite_run(run, cfg, iteration, path, edited)
+        rewrite_run(run, cfg, iteration, path, changed)
         if not is_over(cfg, metadata, iteration.iterations):
             # a run that goes on has not ended: a report would read the old scores
             run.keep_scores(iteration.iterations)
@@ -191,18 +191,16 @@ def load_checkpoint(
 
 
 def rewrite_run(
-    run: Run, cfg: Config, iteration: Iteration, checkpoint: Path, edited: dict[str, str]
+    run: Run, cfg: Config, iteration: Iteration, checkpoint: Path, changed: dict[str, str]
 ) -> None:
     """Drop what came after the checkpoint, and write the configuration that it continues with.
 
-    edited: key → how config.yaml differs from what the checkpoint was trained with.
+    changed: key → how the configuration differs from what the checkpoint was trained with.
     """
-    changes = edited | resume.changes(resume.load_config(run, "here").plain, cfg.plain)
-    changes = {key: change for key, change in changes.items() if key not in resume.HARMLESS}
-    changed = ", ".join(changes.values())
+    changes = {key: change for key, change in changed.items() if key not in resume.HARMLESS}
     if changes:
         since = f"from iteration {iteration.iterations} on this is not the run that was begun"
-        errors.warn(f"warning: {changed}: {since}")
+        errors.warn(f"warning: {', '.join(changes.values())}: {since}")
     run.checkpoints.forget(checkpoint)
     run.configure(cfg.plain | {"resume": None})
     for row in run.rewind(iteration.iterations)[-1:]:

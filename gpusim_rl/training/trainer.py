@@ -21,12 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.config.sections import Config, TaskSection
-from gpusim_rl.config.validate import code_word
+from gpusim_rl.config.validate import code_words
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.memory import free_cycles
 from gpusim_rl.core.metrics import described
@@ -88,13 +86,11 @@ class Trainer:
         make = make or make_iteration
         self.group = ProcessGroup.from_environment()
         first = self.group.rank == 0
-        cfg = cfg.replace({"threads": cfg.threads or torch.get_num_threads()})
         iteration, cfg, self.device_overrides = make_on_device(cfg, self.group, make)
         self.run, metadata, self.cfg = open_run(cfg, iteration)
         metrics = (*METRICS, *iteration.metrics)
         self.sink = metric_writers.sink(
             self.cfg.log.name if first else "none",
-            self.cfg.plain["log"],
             self.run.path,
             self.cfg.plain,
             done=iteration.iterations,
@@ -106,7 +102,7 @@ class Trainer:
             title, self.cfg.iterations, iteration.iterations, metrics=metrics, quiet=not first
         )
         every = (self.cfg.film_every or 0) if first else None
-        self.films = Films(self.run.path, every, code_word(self.cfg), self.table.say)
+        self.films = Films(self.run.path, every, code_words(self.cfg.plain), self.table.say)
         self.after_row: list[Callable[[Row], None]] = [self.sink.write, self.films]
         self.loop = Training(
             self.cfg,

@@ -162,8 +162,7 @@ PLAY = {
     "mode=fly": "unknown mode 'fly': choose one of auto, viewer, video, evaluate, grid, export",
     "moed=video": "unknown key 'moed': did you mean mode",
     "mode=viewer": "mode=viewer needs a display; use mode=web or video=walk.mp4",
-    "mode=web host=example.com": "host is gone: the page is for this machine alone; "
-    "on another, ssh -L 8080:localhost:8080 MACHINE forwards it",
+    "mode=web host=example.com": "unknown key 'host'",
     "mode=web port=99999": "port=99999: expected a whole number from 0 to 65535, or null",
     "mode=web compare=[a]": "compare=['a']: expected two run directories or .onnx files",
     "mode=web compare=[a,b]": "a is not a run directory: it has no config.yaml",

@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from gpusim_rl.commands.train import configure
@@ -18,16 +19,8 @@ from gpusim_rl.training import memory
 from tests.command_lines import refused, succeed
 from tests.worlds import TASKS, make_config
 
-SMALL = (
-    "num_envs=8",
-    "num_steps=4",
-    "iterations=2",
-    "episodes=4",
-    "export=none",
-    "report=false",
-    "fuse=off",
-)
-SMALL += ("log=none",)
+SMALL = ("num_envs=8", "num_steps=4", "iterations=2", "episodes=4", "log=none")
+SMALL += ("export=none", "report=false", "fuse=off")
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +59,8 @@ def test_a_schedule_has_other_iterations_on_a_gpu(monkeypatch):
 def test_a_gpu_has_its_own_numbers(monkeypatch, task):
     """On a GPU the section replaces the file's numbers and nothing else; on the CPU nothing."""
     cfg = configure(f"task={task}")
-    bare = cfg.replace({"gpu": {}, "recipe": {"name": "fast"}})
+    threads = torch.get_num_threads()
+    bare = cfg.replace({"gpu": {}, "recipe": {"name": "fast"}, "threads": threads})
     if not cfg.gpu:  # nothing pays there, as far as is known
         on_a_gpu(monkeypatch)
         assert choose_device_overrides(cfg) == (bare, {})

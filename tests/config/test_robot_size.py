@@ -8,14 +8,13 @@ import yaml
 
 from gpusim_rl.adapters.common import compose_config
 from gpusim_rl.build.environment import make_task
-from gpusim_rl.config import resume, robot_size, validate
+from gpusim_rl.config import robot_size, validate
 from gpusim_rl.config.compose import compose_plain
-from gpusim_rl.config.sections import Config
 from gpusim_rl.core.errors import warn_once
 from gpusim_rl.core.paths import CONF, TASKS
 from tests.command_lines import TINY, command, refused
 from tests.strangers.robots import Shape, mjcf
-from tests.worlds import numbers
+from tests.worlds import check_words, make_config, numbers
 
 ASKED = ("fastest", "swing_height", "sigma_feet", "gait")
 SHORT = dict(fastest=[0.5, 0.25, 1.0], swing_height=0.02, sigma_feet=0.025, gait=4.0)
@@ -37,7 +36,7 @@ def short(monkeypatch) -> str:
 
 def asked(words: list[str]) -> dict:
     """What a training with these words asks of its robot."""
-    return part(resume.check_training(compose_plain("config", words), words).plain)
+    return part(check_words(*words).plain)
 
 
 def part(cfg: dict) -> dict:
@@ -109,13 +108,10 @@ def test_what_has_no_effect_is_not_said(short, capsys):
 
 def test_a_users_own_file_is_asked(short, tmp_path, monkeypatch, capsys):
     """Its numbers stay, those too that are ours."""
-    text = (
-        (CONF / "task" / "quadruped.yaml")
-        .read_text()
-        .replace("swing_height: 0.08", "swing_height: 0.05")
-    )
+    text = (CONF / "task" / "quadruped.yaml").read_text()
     (tmp_path / "conf" / "task").mkdir(parents=True)
-    (tmp_path / "conf" / "task" / "quadruped.yaml").write_text(text)
+    own = tmp_path / "conf" / "task" / "quadruped.yaml"
+    own.write_text(text.replace("swing_height: 0.08", "swing_height: 0.05"))
     monkeypatch.chdir(tmp_path)
     for words in (["task=quadruped"], []):
         file = f"robot.mjcf={TASKS / 'assets' / 'quadruped.xml'}"
@@ -156,7 +152,7 @@ def test_a_small_robot_trains(tmp_path):
     assert kept["task"]["swing_height"] == pytest.approx(
         numbers("quadruped")["swing_height"] * leg / robot_size.LEG, rel=0.02
     )
-    saved = resume.check_training(compose_plain("config", [f"resume={run}"]), [f"resume={run}"])
+    saved = check_words(f"resume={run}")
     assert part(saved.plain) == part(kept)
     again = [*words, "auto_resume=true"]
     assert asked(again) == part(kept)
@@ -188,11 +184,7 @@ def test_a_wrong_robot_is_one_line(tmp_path):
 def test_missing_packages(monkeypatch):
     """A training needs what it logs with and steps with; a run that was made with it is opened."""
     monkeypatch.setattr(validate, "find_spec", lambda name: None)
-    cfg = compose_plain("config", ["log=tensorboard"])
-    with pytest.raises(
-        ValueError, match=r"log=tensorboard needs tensorboard: python -m pip install"
-    ):
-        resume.check_training(cfg, ["log=tensorboard"])
-    with pytest.raises(ValueError, match=r"sim=mjx needs JAX: python -m pip install"):
-        resume.check_training(compose_plain("config", ["sim=mjx"]), ["sim=mjx"])
-    Config.of(cfg)
+    for word, needs in (("log=tensorboard", "tensorboard"), ("sim=mjx", "JAX")):
+        with pytest.raises(ValueError, match=f"{word} needs {needs}: python -m pip install"):
+            check_words(word)
+        make_config(word)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpusim_rl.config.compose import build, flatten
+from gpusim_rl.config import trees
+from gpusim_rl.config.compose import build
 from gpusim_rl.core.sections import arguments, require
 from gpusim_rl.deploy import describe, runtime
 from gpusim_rl.training import metric_writers
@@ -26,8 +27,7 @@ NOT_GIVEN = (None, "", (), {})  # defaults that say nothing: None and empty
 
 def leaves(tree: dict[str, Any]) -> dict[str, Any]:
     """Dotted key → value, of all that is no mapping with entries; lists as tuples."""
-    flat = {key: value for key, value in flatten(tree).items() if not isinstance(value, dict)}
-    return {key: frozen(value) for key, value in flat.items()}
+    return {key: frozen(value) for key, value in trees.leaves(tree).items()}
 
 
 def frozen(value: Any) -> Any:
@@ -40,8 +40,8 @@ def configured() -> set[tuple[str, Any]]:
     """(last word of a key, value) of every command's composed configuration."""
     lines = [("config", [f"{group}={name}"]) for group, name in (*EACH_TASK, *EACH_SIM)]
     benches = [(name, []) for name in ("bench", "bench_time", "bench_profile")]
-    trees = [build(*line) for line in (*lines, ("play", ["robot=go1"]), *benches)]
-    pairs = {(key, value) for tree in trees for key, value in leaves(tree).items()}
+    built = [build(*line) for line in (*lines, ("play", ["robot=go1"]), *benches)]
+    pairs = {(key, value) for tree in built for key, value in leaves(tree).items()}
     # the device of actors is another thing than that of tensors, whose default is a CPU, too
     others = ("hydra.", "cluster.device")
     return {(key.rpartition(".")[2], x) for key, x in pairs if not key.startswith(others)}

@@ -5,6 +5,12 @@ import pytest
 from tests.worlds import make_config
 
 
+def test_a_key_that_is_unknown():
+    """`replace` refuses it by name."""
+    with pytest.raises(ValueError, match="unknown key 'num_env'"):
+        make_config("task=cartpole").replace({"num_env": 3})
+
+
 @pytest.mark.parametrize(
     "words, limit",
     [

@@ -217,7 +217,7 @@ def test_unknown_number(here):
     (here / "conf" / "robot" / "own.yaml").write_text(text)
     says = r"unknown key 'robot\.actuator\.stal' in .*: choose one of kind, "
     with pytest.raises(ValueError, match=says):
-        resume.check_training(compose.compose_plain("config", ["task=mine"]), ["task=mine"])
+        commands.configure("task=mine")
 
 
 def test_a_run_of_ours_stays_ours(here):
@@ -285,9 +285,7 @@ def test_a_file_names_another_task(here):
 
 def test_a_named_task_is_imported(here, capsys):
     """A task that is named comes from the working directory, and the import is told once."""
-    words = ["task=mine"]
-    cfg = resume.check_training(compose.compose_plain("config", words), words)
-    assert cfg.task_code == "here"
+    assert commands.configure("task=mine").task_code == "here"
     first, again = load_task("mine", "here"), load_task("mine", "here")
     assert first is again and first.__module__ == "tasks.family.mine"
     said = capsys.readouterr()
@@ -299,9 +297,8 @@ def test_a_named_task_is_imported(here, capsys):
 def test_a_task_that_is_not_named(here):
     """The task of a default is not imported from the working directory."""
     shutil.copy(here / "tasks/family/mine.py", here / "tasks/family/quadruped.py")
-    cfg = compose.compose_plain("config", [])
     with pytest.raises(ValueError, match=r"quadruped\.py is imported only if you name it"):
-        resume.check_training(cfg, [])
+        commands.configure()
 
 
 @pytest.mark.parametrize(
@@ -408,11 +405,6 @@ def test_a_run_to_begin_with(here):
             commands.configure("start=run", *words)
     again = commands.configure("start=run", "run_dir=run", "auto_resume=true")
     assert again.resume == "run" and again.start is None
-    file = run.path / "config.yaml"
-    before = yaml.safe_load(file.read_text())
-    del before["algo"]["name"], before["algo_code"], before["start"]  # as they were
-    file.write_text(yaml.safe_dump(before))
-    assert commands.configure("resume=run").algo == commands.configure("start=run").algo
 
 
 def test_models_beside_a_task(here):

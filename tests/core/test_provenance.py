@@ -44,19 +44,13 @@ def commit(folder: Path, **env: str) -> str:
     return done.stdout.strip()
 
 
-def test_a_checkout_notes_its_commit(repository):
-    """In a checkout of this repository the commit is HEAD."""
+@pytest.mark.parametrize(
+    "folder, env", [("", {}), ("site-packages", {}), ("", {"PATH": "/nowhere"})]
+)
+def test_the_commit_of_a_checkout(repository, folder, env):
+    """In a checkout of this repository it is HEAD. It is unknown of a package that was installed
+    within another repository, and where git is not installed."""
     (repository / "train.py").touch()
-    assert commit(repository) == git(repository, "rev-parse", "HEAD")
-
-
-def test_an_installed_package_notes_no_commit(repository):
-    """A package that was installed within another repository does not note that one's commit."""
-    (repository / "train.py").touch()
-    assert commit(repository / "site-packages") == "unknown"
-
-
-def test_a_checkout_without_git(repository):
-    """Where git is not installed the commit is unknown, and nothing fails."""
-    (repository / "train.py").touch()
-    assert commit(repository, PATH="/nowhere") == "unknown"
+    unknown = folder or env
+    expected = "unknown" if unknown else git(repository, "rev-parse", "HEAD")
+    assert commit(repository / folder, **env) == expected

@@ -2,11 +2,13 @@
 
 import itertools
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from gpusim_rl.core.rng import LOW, Rng, stream_id
+from gpusim_rl.core.rng import Rng, stream_id
 
 # Random123 (Salmon et al. 2011), kat_vectors, philox4x32 10: counter, key, answer
 KNOWN = """
@@ -22,12 +24,9 @@ def words(text: str) -> tuple[int, ...]:
     return tuple(int(word, 16) for word in text.split())
 
 
-def tensors(numbers: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.tensor(number) for number in numbers)
-
-
-def plain_philox(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, ...]:
-    """Philox4x32-10 with Python's integers, as the paper's section 4.3 writes it."""
+def philox(counter: Any, key: Any) -> Any:
+    """Philox4x32-10, as the paper's section 4.3 writes it: four words for a counter of four words
+    and a key of two. They are Python's integers, or arrays of uint64."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -35,28 +34,6 @@ def plain_philox(counter: tuple[int, ...], key: tuple[int, int]) -> tuple[int, .
         high1, low1 = divmod(0xCD9E8D57 * c2, 2**32)
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
-    return c0, c1, c2, c3
-
-
-def philox(
-    counter: tuple[torch.Tensor, ...], key: tuple[torch.Tensor, ...]
-) -> tuple[torch.Tensor, ...]:
-    """Philox4x32-10: four words for a counter of four words and a key of two.
-
-    All are 32-bit values in broadcastable int64.
-    """
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        # int64 products wrap modulo 2⁶⁴: the low 64 bits are right, so are both halves
-        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
-        c0, c1, c2, c3 = (
-            ((p1 >> 32) & LOW) ^ c1 ^ k0,
-            p1 & LOW,
-            ((p0 >> 32) & LOW) ^ c3 ^ k1,
-            p0 & LOW,
-        )
-        k0, k1 = (k0 + 0x9E3779B9) & LOW, (k1 + 0xBB67AE85) & LOW
     return c0, c1, c2, c3
 
 
@@ -78,7 +55,7 @@ def distance(sample: torch.Tensor, cdf) -> float:
 def test_known_answers(line):
     """Philox gives the published words for the published counters and keys."""
     counter, key, answer = map(words, line.split(", "))
-    assert tuple(map(int, philox(tensors(counter), tensors(key)))) == answer
+    assert philox(counter, key) == answer
 
 
 def test_coordinates_fill_key_and_counter():
@@ -91,7 +68,7 @@ def test_coordinates_fill_key_and_counter():
     got = rng.integers("name", 2**31, 6)
     key = seed, stream_id("name")
     for row, world in enumerate((5, 2_000_000_000)):
-        a, b = (plain_philox((world, c, step % 2**32, 3), key) for c in (0, 1))
+        a, b = (philox((world, c, step % 2**32, 3), key) for c in (0, 1))
         assert got[row].tolist() == [(w * 2**31) >> 32 for w in (*a, *b[:2])]
 
 
@@ -181,7 +158,7 @@ def test_uniform_bounds():
 
 
 def test_the_kernel_is_philox():
-    """The Warp kernel's words are those of `philox` in torch, bit for bit, and its uniforms their
+    """The Warp kernel's words are those of `philox`, bit for bit, and its uniforms their
     upper 24 bits / 2²⁴."""
     rng = make(64, first=2**31 - 7, step=2**35 + 11)
     rng.integers("a", 2, 7)
@@ -191,8 +168,9 @@ def test_the_kernel_is_philox():
     rng.draw(torch.tensor(2**35 + 11))
     columns = [("a", 0), ("a", 1), ("b", 0)]
     for group, (name, column) in enumerate(columns):
-        counter = (rng.worlds, *(torch.full_like(rng.worlds, x) for x in (column, 11, 2**3)))
-        words = torch.stack(philox(counter, tensors((rng.seed, stream_id(name)))), 1)
+        worlds = rng.worlds.numpy().astype(np.uint64)
+        block = philox((worlds, column, 11, 2**3), (rng.seed, stream_id(name)))
+        words = torch.from_numpy(np.stack(block, 1).astype(np.int64))
         where = slice(4 * group, 4 * group + 4)
         assert torch.equal(rng._words[:, where], words)
         assert torch.equal(rng._units[:, where], (words >> 8).float() * 2.0**-24)
@@ -232,7 +210,7 @@ def test_permutations_sort_63_bit_keys():
     assert got.shape == (3, 4, 50)
     key = 3, stream_id("order")
     for row, world in itertools.product(range(3), range(4)):
-        block = [plain_philox((50 * row + i, world, 5, 2), key) for i in range(50)]
+        block = [philox((50 * row + i, world, 5, 2), key) for i in range(50)]
         keys = [((w[0] << 32) | w[1]) >> 1 for w in block]
         assert got[row, world].tolist() == sorted(range(50), key=keys.__getitem__)
 
@@ -241,10 +219,10 @@ def test_permutations_use_all_63_bits():
     """Items whose first 32 bits agree, as some of 200,000 do, are ordered by the bits that
     follow."""
     n = 200_000
-    block = philox((torch.arange(n), *torch.zeros(3, 1).long()), tensors((3, stream_id("o"))))
-    words = block[0]
+    block = philox((np.arange(n, dtype=np.uint64), 0, 0, 0), (3, stream_id("o")))
+    words, low = (torch.from_numpy(x.astype(np.int64)) for x in block[:2])
     assert len(words.unique()) < n
-    keys = (words << 31) | (block[1] >> 1)
+    keys = (words << 31) | (low >> 1)
     order = make(1, seed=3).permutations("o", torch.tensor(0), 1, n)[0, 0]
     assert (keys[order].diff() > 0).all() and not torch.equal(order, words.argsort(stable=True))
 

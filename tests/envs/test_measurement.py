@@ -202,10 +202,6 @@ def test_training_refuses_it_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     "word, says",
     [
-        ("task.noise.joints=0.1", "it belongs to readings, not to terms: say task.noise.joint_pos"),
-        ("task.noise.speeds=1", "say task.noise.joint_vel"),
-        ("task.randomise.bias.joints.kind=uniform", "say task.randomise.bias.joint_pos"),
-        ("task.delay=1", "task.delay is gone: a task that acts one step late reads s.previous"),
         ("task.noise.sonar=1", "unknown key 'task.noise.sonar'"),
         ("task.dropout.sonar=0.1", "unknown key 'task.dropout.sonar'"),
         ("task.dropout.gyro=1", "task.dropout.gyro=1: expected a number from 0 to below 1"),
@@ -213,5 +209,5 @@ def test_training_refuses_it_in_one_line(tmp_path):
     ],
 )
 def test_wrong_keys_are_answered_in_one_line(word, says, capsys):
-    """A key of earlier versions is refused in a line that says what took its place."""
+    """Noise and drop-out of an unknown reading, and a chance that is none, are refused."""
     assert says in refused_word(word, capsys)

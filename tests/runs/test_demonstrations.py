@@ -1,5 +1,6 @@
 """Files of demonstrations: what they hold, what is refused, and rows of a ring made of them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from gpusim_rl.core.record import FLAG, NUMBER, Record, vector
 from gpusim_rl.runs.demonstrations import Demonstrations, demonstration_columns
 
 COLUMNS = demonstration_columns((2, 3, 1))
+FORMAT = {"gpusim_rl": "demonstrations 1"}
 ABOUT = {"task": "cartpole", "dt": "0.02"}
 
 
@@ -43,47 +45,33 @@ def test_the_first_episodes():
         shown().first(3)
 
 
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-3])
+def changed(**columns: float) -> Callable[[Path], None]:
+    """What writes other numbers into whole columns of a file."""
 
+    def write(file: Path) -> None:
+        demos = Demonstrations.read(file)
+        for name, value in columns.items():
+            demos.record.column(name).fill_(value)
+        demos.write(file)
 
-def other(file: Path) -> None:
-    save_file(load_file(file), file)
-
-
-def infinite(file: Path) -> None:
-    demos = Demonstrations.read(file)
-    demos.record.reward[0] = torch.inf
-    demos.write(file)
-
-
-def no_end(file: Path) -> None:
-    demos = Demonstrations.read(file)
-    demos.record.column("truncated").zero_()
-    demos.write(file)
-
-
-def narrow(file: Path) -> None:
-    save_file(load_file(file) | {"end": torch.zeros(6, 2)}, file, metadata())
-
-
-def empty(file: Path) -> None:
-    save_file({}, file, metadata())
-
-
-def metadata() -> dict[str, str]:
-    return {"gpusim_rl": "demonstrations 1"}
+    return write
 
 
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (cut, "is no whole safetensors file"),
-        (other, "holds no demonstrations: play.py mode=record writes them"),
-        (infinite, "its column 'reward' has a number that is not finite"),
-        (no_end, "has no whole episode at its end"),
-        (narrow, r"its column 'end' is \[6, 2\]"),
-        (empty, "its column 'obs' is None"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-3]), "is no whole safetensors file"),
+        (
+            lambda file: save_file(load_file(file), file),
+            "holds no demonstrations: play.py mode=record writes them",
+        ),
+        (changed(reward=torch.inf), "its column 'reward' has a number that is not finite"),
+        (changed(truncated=0.0), "has no whole episode at its end"),
+        (
+            lambda file: save_file(load_file(file) | {"end": torch.zeros(6, 2)}, file, FORMAT),
+            r"its column 'end' is \[6, 2\]",
+        ),
+        (lambda file: save_file({}, file, FORMAT), "its column 'obs' is None"),
         (Path.unlink, "no demonstrations"),
     ],
 )

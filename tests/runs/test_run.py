@@ -140,13 +140,19 @@ def test_a_checkpoint_fits_or_changes_nothing(run):
     assert differing(ppo.state(), before) == []
 
 
-def test_rows(run):
-    """Rows come back as they were logged; a last line cut short is left out; a rewind drops it and
-    what came later."""
-    rows = [{"iteration": i, "return": i / 3} for i in range(1, 5)]
+@pytest.fixture
+def rows(run) -> list[dict[str, float]]:
+    """Four rows that were logged."""
     assert run.rows() == []
+    rows = [{"iteration": i, "return": i / 3} for i in range(1, 5)]
     for row in rows:
         run.log(row)
+    return rows
+
+
+def test_rows(run, rows):
+    """Rows come back as they were logged; a last line cut short is left out; a rewind drops it and
+    what came later."""
     assert run.rows() == rows
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write('{"iteration": 5, "ret')
@@ -156,12 +162,9 @@ def test_rows(run):
     assert run.rows() == rows and (run.path / "metrics.jsonl").read_text().count("\n") == 4
 
 
-def test_damaged_rows(run):
+def test_damaged_rows(run, rows):
     """A row that the disk has damaged costs that row, and is counted; a line without end is not
     read whole."""
-    rows = [{"iteration": i, "return": i / 3} for i in range(1, 5)]
-    for row in rows:
-        run.log(row)
     file = run.path / "metrics.jsonl"
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join([lines[0], lines[1].replace("{", "\x00"), *lines[2:]]))

@@ -380,7 +380,6 @@ def test_a_failure_is_stepped_again(kind, file, tmp_path):
         (["kind=dc", "no_load=fast"], "robot.actuator.no_load='fast': expected a number above 0"),
         (["delay=1"], "robot.actuator.delay=1: expected a number from 0 to below 1, or null"),
         (["delay=[0.02,0.01]"], "robot.actuator.delay=[0.02, 0.01]: expected the least and the"),
-        (["lag=1"], "robot.actuator.lag is gone: robot.actuator.delay is in seconds"),
         (["friction=-1"], "robot.actuator.friction=-1: expected a number from 0 to"),
         (["friction=[]"], "robot.actuator.friction=[]: expected a number"),
     ],

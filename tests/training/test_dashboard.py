@@ -18,27 +18,11 @@ from gpusim_rl.training.dashboard import Dashboard, Picture, Row, curve
 from tests.command_lines import run_python
 from tests.worlds import ROOT
 
-ROW: Row = {
-    **{
-        "iteration": 3,
-        "env_steps": 1_500_000,
-        "time_s": 65.0,
-        "steps_per_s": 23456.0,
-        "return": 12.345,
-        "length": 19.5,
-    },
-    **{
-        "fault": 0.0,
-        "skipped": 0.0,
-        "approx_kl": 0.0123,
-        "learning_rate": 1e-3,
-        "std": 0.5,
-        "reward/velocity": 0.75,
-        "reward/jerk": -0.01,
-    },
-    **{"measure/yaw_error": 0.2, "share/physics": 0.6, "share/environment": 0.2},
-    **{"share/policy": 0.1, "share/update": 0.1, "cores": 1.0},
-}
+ROW: Row = {"iteration": 3, "env_steps": 1_500_000, "time_s": 65.0, "steps_per_s": 23456.0}
+ROW |= {"return": 12.345, "length": 19.5, "fault": 0.0, "skipped": 0.0, "approx_kl": 0.0123}
+ROW |= {"learning_rate": 1e-3, "std": 0.5, "reward/velocity": 0.75, "reward/jerk": -0.01}
+ROW |= {"measure/yaw_error": 0.2, "share/physics": 0.6, "share/environment": 0.2}
+ROW |= {"share/policy": 0.1, "share/update": 0.1, "cores": 1.0}
 PROGRAM = f"""
 from gpusim_rl.training.dashboard import Dashboard
 with Dashboard("quadruped · 16 worlds · [/red]/a[0]", 4) as table:

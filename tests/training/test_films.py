@@ -64,7 +64,7 @@ class Lines(list[str]):
 def films(tmp_path):
     """Films each two iterations of a run that cannot be filmed, and what they say."""
     lines = Lines()
-    films = Films(tmp_path, 2, None, lines.append)
+    films = Films(tmp_path, 2, [], lines.append)
     (tmp_path / "checkpoints").mkdir()
     for i in (2, 4, 6):
         (tmp_path / "checkpoints" / f"{i:06d}.safetensors").write_bytes(b"broken")
@@ -163,19 +163,19 @@ def test_films_of_a_training_that_was_killed(films):
     half = folder / ".000002.mp4.0123.part.mp4"
     for file in (half, *map(films.copied, (2, 4))):
         file.write_bytes(b"broken")
-    again = Films(folder.parent, 2, None, lines.append)
+    again = Films(folder.parent, 2, [], lines.append)
     assert (again.pending, again.due) == (4, 6)
     assert [*folder.iterdir()] == [films.copied(4)]
     assert lines == ["no film of iteration 2: its training was killed"]
     again.finish()
     assert starts(lines[1:]) == [f"no film of iteration {i}" for i in (4, 6)]
     (folder / "000006.mp4").touch()
-    again = Films(folder.parent, 2, None, lines.append)
+    again = Films(folder.parent, 2, [], lines.append)
     assert again.pending is again.due is None
     films.copied(8).touch()
-    Films(folder.parent, None, None, lines.append)  # of another process of several
+    Films(folder.parent, None, [], lines.append)  # of another process of several
     assert films.copied(8).exists()
-    Films(folder.parent, 0, None, lines.append)
+    Films(folder.parent, 0, [], lines.append)
     assert lines[3:] == ["no film of iteration 8: its training was killed"]
     assert [file.name for file in folder.iterdir()] == ["000006.mp4"]
 

@@ -30,6 +30,12 @@ CPU = torch.device("cpu")
 GPU = {"busy_share": 0.75, "memory_bytes": 2e9, "temperature_celsius": 61}
 
 
+@pytest.fixture
+def machine(tmp_path) -> Machine:
+    """That of a new run."""
+    return Machine(Run.create(tmp_path / "run", {}), "quadruped", CPU)
+
+
 def samples(content: str) -> dict[tuple[str, str], float]:
     """(name, its label `name`) → value, as Prometheus' own parser reads them."""
     families = text_string_to_metric_families(content)
@@ -77,9 +83,8 @@ def test_a_training_reports_its_machine(tmp_path, monkeypatch):
     assert 1e7 < last["gpusim_system_process_bytes", ""] < 1e11
 
 
-def test_a_reading_is_in_one_row(tmp_path):
+def test_a_reading_is_in_one_row(tmp_path, machine):
     """The first call only begins the interval; a reading is in the next row, and not in two."""
-    machine = Machine(Run.create(tmp_path / "run", {}), "quadruped", CPU)
     row: dict[str, float] = {"iteration": 1, "return": 2.0}
     machine.read()
     machine.log(row)
@@ -95,10 +100,9 @@ def test_a_reading_is_in_one_row(tmp_path):
     assert abs(last["gpusim_written_timestamp_seconds", ""] - time.time()) < 60
 
 
-def test_a_reading_is_taken_whole(tmp_path, monkeypatch):
+def test_a_reading_is_taken_whole(tmp_path, monkeypatch, machine):
     """A row that is logged as the other thread reads has the reading of before, not half of one,
     and the file keeps both what the rows and what the readings say."""
-    machine = Machine(Run.create(tmp_path / "run", {}), "quadruped", CPU)
     machine.read()
     machine.read()
     row: dict[str, float] = {"iteration": 1}
@@ -116,18 +120,16 @@ def test_a_reading_is_taken_whole(tmp_path, monkeypatch):
     assert later["system/gpu_temperature_celsius"] == 61
 
 
-def test_a_metric_that_is_no_number_hides_no_error(tmp_path):
+def test_a_metric_that_is_no_number_hides_no_error(tmp_path, machine):
     """The file is written as a training fails, so its own error must not take the place."""
-    machine = Machine(Run.create(tmp_path / "run", {}), "quadruped", CPU)
     words: Any = {"iteration": 1, "mine": "high"}
     machine.log(words)
     machine.write(running=False)
     assert not (tmp_path / "run" / "metrics.prom").exists()
 
 
-def test_a_directory_that_is_gone_ends_nothing(tmp_path):
+def test_a_directory_that_is_gone_ends_nothing(tmp_path, machine):
     """Neither a removed directory nor one that is another run's gets a file."""
-    machine = Machine(Run.create(tmp_path / "run", {}), "quadruped", CPU)
     shutil.rmtree(tmp_path / "run")
     machine.write(running=True)
     other = Run.create(tmp_path / "run", {})

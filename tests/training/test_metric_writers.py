@@ -2,6 +2,7 @@
 
 import hashlib
 import http.server
+import importlib
 import json
 import os
 import re
@@ -38,7 +39,15 @@ NAMES = {x.key: x.public for x in METRICS}
 ROW = {"iteration": 3, "return": 12.345, "reward/jerk": -0.01, "share/physics": 0.6}
 PUBLIC = {"train/return": 12.345, "reward/jerk": -0.01, "perf/share/physics": 0.6}
 LOG = {"project": "p", "run": None, "group": None, "tags": [], "registry": None}
-CONFIG = {"task": {"name": "quadruped"}}
+CONFIG = {"task": {"name": "quadruped"}, "log": LOG}
+
+
+@pytest.fixture
+def policy(tmp_path) -> Path:
+    """A file of that name."""
+    file = tmp_path / "policy.onnx"
+    file.write_bytes(bytes(range(256)) * 40)
+    return file
 
 
 def test_logged_in(tmp_path, monkeypatch):
@@ -91,22 +100,24 @@ def test_rows_are_renamed():
     assert public_name("mine", METRICS) == "mine" and public_name("mine/x", METRICS) == "mine/x"
 
 
-def test_tensorboard(tmp_path):
-    """log=tensorboard keeps each number at its iteration, the film as moving pictures, and the
-    policy's bytes."""
+def read_events(folder: Path) -> Any:
+    """What TensorBoard shows of a run."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    policy = tmp_path / "policy.onnx"
-    policy.write_bytes(bytes(range(256)) * 40)
-    to = sink("tensorboard", LOG, tmp_path, CONFIG, metrics=METRICS)
+    return EventAccumulator(str(folder / "tensorboard")).Reload()
+
+
+def test_tensorboard(policy, tmp_path):
+    """log=tensorboard keeps each number at its iteration, the film as moving pictures, and the
+    policy's bytes."""
+    to = sink("tensorboard", tmp_path, CONFIG, metrics=METRICS)
     assert to.where == f"TensorBoard: tensorboard --logdir {tmp_path}/tensorboard"
     to.write(ROW)
     to.write(ROW | {"iteration": 7, "return": 2.5, "eval/success": 0.5})
     to.add(gray_film(tmp_path / "play.mp4"))
     to.add(policy)
     to.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
+    events = read_events(tmp_path)
     assert set(events.Tags()["scalars"]) == {*PUBLIC, "eval/success"}
     points = [(e.step, e.value) for e in events.Scalars("train/return")]
     assert points == [(3, pytest.approx(12.345)), (7, 2.5)]
@@ -122,17 +133,15 @@ def test_tensorboard(tmp_path):
 
 def test_tensorboard_has_each_iteration_once(tmp_path, monkeypatch):
     """Iterations done again replace the earlier ones: after resume=, and after a roll-back."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     monkeypatch.setattr(time, "time", count(10**9).__next__)  # an event file is named by it
     for done, iterations, value in ((0, (1, 2, 3, 4, 2, 3, 4, 4), 0.5), (3, (4, 5), 0.25)):
-        to = sink("tensorboard", LOG, tmp_path, CONFIG, done, METRICS)
+        to = sink("tensorboard", tmp_path, CONFIG, done, METRICS)
         for i in iterations:
             value += 1
             to.write({"iteration": i, "env_steps": i, "return": value})
         to.write({"iteration": iterations[-1], "eval/success": 0.5})
         to.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    events = read_events(tmp_path)
     points = [(e.step, e.value) for e in events.Scalars("train/return")]
     assert points == [(1, 1.5), (2, 5.5), (3, 6.5), (4, 1.25), (5, 2.25)]
     assert [e.step for e in events.Scalars("eval/success")] == [5]
@@ -141,7 +150,7 @@ def test_tensorboard_has_each_iteration_once(tmp_path, monkeypatch):
 def test_what_a_logger_does_not_take(tmp_path, capsys):
     """A file that is no film, or any other failure, is one line on stderr, and no exception."""
     (tmp_path / "play.mp4").write_bytes(b"no film")
-    to = sink("tensorboard", LOG, tmp_path, CONFIG, metrics=METRICS)
+    to = sink("tensorboard", tmp_path, CONFIG, metrics=METRICS)
     to.add(tmp_path / "play.mp4")
     to.close()
     error = capsys.readouterr().err
@@ -151,7 +160,7 @@ def test_what_a_logger_does_not_take(tmp_path, capsys):
 
 def test_a_full_disk_ends_the_log_of_tensorboard_alone(tmp_path, capfd):
     """A row that cannot be written is one line, and nothing is written from then on."""
-    to = sink("tensorboard", LOG, tmp_path, CONFIG, metrics=METRICS)
+    to = sink("tensorboard", tmp_path, CONFIG, metrics=METRICS)
     to.write(ROW)
     to.to.writer.flush()
     (file,) = (tmp_path / "tensorboard").iterdir()
@@ -177,7 +186,7 @@ from gpusim_rl.training.metric_writers import sink
 for name in ("a", "b"):
     path = Path({str(tmp_path)!r}, name)
     path.mkdir()
-    to = sink("wandb", {LOG!r}, path, {CONFIG!r})
+    to = sink("wandb", path, {CONFIG!r})
     to.write({ROW!r})
     if name == "a":
         (child,) = Path(f"/proc/self/task/{{os.getpid()}}/children").read_text().split()
@@ -194,48 +203,52 @@ print(len(list(Path({str(tmp_path)!r}).glob("b/wandb/offline-run-*/run-*.wandb")
     assert done.stderr.startswith("W&B is off from now on: ") and done.stderr.count("\n") == 1
 
 
+@pytest.fixture
+def wandb(monkeypatch) -> Any:
+    """The package, with a login."""
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    return importlib.import_module("wandb")
+
+
 def wandb_run(folder: Path, **given: Any) -> SimpleNamespace:
     """What stands in for a run of W&B, online unless it is said otherwise."""
-    own = dict(offline=False, disabled=False, url=None, dir=str(folder))
+    own = dict(offline=False, disabled=False, url="https://wandb.ai/me", dir=str(folder))
     return SimpleNamespace(**own | {"define_metric": lambda *_, **__: None} | given)
 
 
-def test_wandb_does_not_wait_for_ever(tmp_path, monkeypatch, capsys):
+def test_wandb_does_not_wait_for_ever(tmp_path, monkeypatch, capsys, wandb):
     """Without a network it gives up after a while, unless WANDB_FINISH_TIMEOUT says otherwise."""
-    import wandb
-
     for name in ("WANDB_FINISH_TIMEOUT", "WANDB_FINISH_TIMEOUT_RAISES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     settings = wandb.Settings()
 
     def finish(exit_code: int) -> None:
         settings.update_from_env_vars(dict(os.environ))
         raise TimeoutError(f"not finished after {settings.finish_timeout} s")
 
-    online = wandb_run(tmp_path, url="https://wandb.ai/me", finish=finish)
+    online = wandb_run(tmp_path, finish=finish)
     monkeypatch.setattr(wandb, "init", lambda **_: online)
-    sink("wandb", LOG, tmp_path, CONFIG).close()
+    sink("wandb", tmp_path, CONFIG).close()
     said = "W&B is off from now on: not finished after 300.0 s\n"
     assert capsys.readouterr().err == said and settings.finish_timeout_raises
     monkeypatch.setenv("WANDB_FINISH_TIMEOUT", "7")
-    sink("wandb", LOG, tmp_path, CONFIG).close()
+    sink("wandb", tmp_path, CONFIG).close()
     assert "after 7.0 s" in capsys.readouterr().err
 
 
 def test_nothing_and_unknown(tmp_path):
     """log=none writes nothing, and a name that is none is refused with the choices."""
-    to = sink("none", LOG, tmp_path, CONFIG)
+    to = sink("none", tmp_path, CONFIG)
     to.write(ROW)
     to.add(tmp_path / "policy.onnx")
     to.close()
     assert not list(tmp_path.iterdir()) and to.where == ""
     says = "unknown log 'w&b': choose one of auto, wandb, tensorboard, mlflow, none"
     with pytest.raises(ValueError, match=says):
-        sink("w&b", LOG, tmp_path, CONFIG)
+        sink("w&b", tmp_path, CONFIG)
 
 
-def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
+def test_offline_where_wandb_does_not_answer(policy, tmp_path, monkeypatch, capsys):
     """With a login but no network a run is kept offline after a while, with one line that says how
     to send it later. Its file holds name, group, tags, metrics, film and policy."""
     monkeypatch.setattr(metric_writers, "PATIENCE", 1.0)
@@ -243,10 +256,8 @@ def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.delenv("WANDB_MODE", raising=False)  # a run without a login sets it
-    policy = tmp_path / "policy.onnx"
-    policy.write_bytes(b"onnx" * 99)
     log = LOG | {"run": "walk", "group": "sweep", "tags": ["a", "b"]}
-    to = sink("auto", log, tmp_path, CONFIG, metrics=METRICS)
+    to = sink("auto", tmp_path, CONFIG | {"log": log}, metrics=METRICS)
     (folder,) = tmp_path.glob("wandb/offline-run-*")
     says = f"W&B cannot be used: .*timed out.*; `wandb sync {folder}` sends the run later"
     assert re.fullmatch(says, to.where, re.IGNORECASE)
@@ -271,26 +282,22 @@ def test_offline_where_wandb_does_not_answer(tmp_path, monkeypatch, capsys):
     assert [*run.tags] == ["a", "b"] and kinds["exit"].exit.exit_code == 1
 
 
-def test_auto_says_that_it_uploads(tmp_path, monkeypatch):
+def test_auto_says_that_it_uploads(tmp_path, monkeypatch, wandb):
     """With a login, log=auto says in one line where everything goes, and how to keep it here."""
-    import wandb
-
-    request, online = {}, wandb_run(tmp_path, url="https://wandb.ai/me/p/runs/1")
+    request, online = {}, wandb_run(tmp_path)
     monkeypatch.setattr(wandb, "init", lambda **words: request.update(words) or online)
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    where = sink("auto", LOG, tmp_path, CONFIG).where
+    where = sink("auto", tmp_path, CONFIG).where
     assert where.startswith("log=auto: logged in to W&B, so metrics, film and policy are uploaded")
     assert where.endswith(f"to {online.url}; log=none keeps them here") and "\n" not in where
-    assert sink("wandb", LOG, tmp_path, CONFIG).where == f"W&B: {online.url}"
+    assert sink("wandb", tmp_path, CONFIG).where == f"W&B: {online.url}"
     assert (request["name"], request["group"], request["tags"]) == (tmp_path.name, None, [])
     online.disabled, online.url = True, None
-    assert sink("wandb", LOG, tmp_path, CONFIG).where == "W&B is off: WANDB_MODE=disabled"
+    assert sink("wandb", tmp_path, CONFIG).where == "W&B is off: WANDB_MODE=disabled"
 
 
-def test_a_wrong_key_is_named(tmp_path, monkeypatch, capsys):
+def test_a_wrong_key_is_named(tmp_path, monkeypatch, capsys, wandb):
     """The answer of W&B is in the line, and the run is kept offline. To finish it may take a
     while, which is said, too."""
-    import wandb
 
     def init(mode: str = "", **_: object) -> SimpleNamespace:
         if mode == "offline":
@@ -298,9 +305,8 @@ def test_a_wrong_key_is_named(tmp_path, monkeypatch, capsys):
         raise wandb.errors.AuthenticationError("the key \x1b[2J is unknown\nat line 7")
 
     monkeypatch.setattr(wandb, "init", init)
-    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setattr(waiting, "EVERY", 0.05)
-    to = sink("auto", LOG, tmp_path, CONFIG)
+    to = sink("auto", tmp_path, CONFIG)
     assert to.where.startswith(r"W&B cannot be used: the key \x1b[2J is unknown; `wandb sync ")
     to.close()
     assert "finishing the run of W&B: 0:0" in capsys.readouterr().out
@@ -396,15 +402,13 @@ def mlflow_server(monkeypatch):
     server.stop()
 
 
-def test_mlflow(tmp_path, monkeypatch, mlflow_server, capfd):
+def test_mlflow(policy, tmp_path, monkeypatch, mlflow_server, capfd):
     """log=mlflow sends keys a hundred at a time, rows in few messages, files, and a model version
     if a registry is named. It prints nothing."""
     monkeypatch.setenv("MLFLOW_REGISTRY_URI", mlflow_server.uri)
-    policy = tmp_path / "policy.onnx"
-    policy.write_bytes(b"onnx" * 99)
-    config = CONFIG | {"many": {f"key{i}": i for i in range(150)}}
     log = LOG | {"run": "walk", "group": "sweep", "tags": ["a"]}
-    to = sink("mlflow", log, tmp_path, config, metrics=METRICS)
+    config = CONFIG | {"log": log, "many": {f"key{i}": i for i in range(150)}}
+    to = sink("mlflow", tmp_path, config, metrics=METRICS)
     assert to.where == f"MLflow: {mlflow_server.uri}, run r1"
     for i in range(1, 4):
         to.write(ROW | {"iteration": i, "reward/ (x)": float("nan")})
@@ -415,7 +419,7 @@ def test_mlflow(tmp_path, monkeypatch, mlflow_server, capfd):
     sent = mlflow_server.bodies("runs/log-batch")
     counts = [len(x["params"]) for x in sent if x.get("params")]
     names = {x["key"] for body in sent for x in body.get("params", ())}
-    assert counts == [100, 51] and {"task.name", "many.key149"} <= names
+    assert counts == [100, 56] and {"task.name", "many.key149"} <= names
     numbers = [x for body in sent for x in body.get("metrics", ())]
     values = {(x["key"], x["step"]): x["value"] for x in numbers}
     assert values["train/return", 2] == 12.345 and values["eval/success", 3] == 0.5
@@ -437,7 +441,7 @@ def test_mlflow(tmp_path, monkeypatch, mlflow_server, capfd):
 
 def test_a_server_of_mlflow_that_dies(tmp_path, mlflow_server, capfd):
     """It is one line, whether it is dead at the beginning or later, and the training goes on."""
-    to = sink("mlflow", LOG, tmp_path, CONFIG, metrics=METRICS)
+    to = sink("mlflow", tmp_path, CONFIG, metrics=METRICS)
     to.write(ROW)
     mlflow_server.stop()
     deadline = time.monotonic() + 60
@@ -448,7 +452,7 @@ def test_a_server_of_mlflow_that_dies(tmp_path, mlflow_server, capfd):
     error = capfd.readouterr().err
     says = f"MLflow is off from now on: {mlflow_server.uri} does not take the run: "
     assert error.startswith(says) and error.count("\n") == 1 and len(error) < 400
-    to = sink("mlflow", LOG, tmp_path, CONFIG)
+    to = sink("mlflow", tmp_path, CONFIG)
     to.write(ROW)
     error = capfd.readouterr().err
     assert error.startswith(f"MLflow is off: {mlflow_server.uri} does not") and to.where == ""
@@ -472,22 +476,18 @@ def test_mlflow_needs_a_server(monkeypatch):
 def test_a_client_of_mlflow_that_cannot_be_made(tmp_path, monkeypatch, capfd):
     """It is one line, and the training goes on."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://x")
-    assert sink("mlflow", LOG, tmp_path, CONFIG).where == ""
+    assert sink("mlflow", tmp_path, CONFIG).where == ""
     error = capfd.readouterr().err
     assert error.startswith("MLflow is off: nonsense://x does not") and error.count("\n") == 1
 
 
-def test_wandb_links_its_policy(tmp_path, monkeypatch):
+def test_wandb_links_its_policy(policy, tmp_path, monkeypatch, wandb):
     """With log.registry= the policy of a run that is online is linked there, and else nowhere."""
-    import wandb
-
     linked = []
     keys = dict(log_artifact=lambda _: None, link_artifact=lambda _, to: linked.append(to))
-    online = wandb_run(tmp_path, url="https://wandb.ai/me", **keys)
+    online = wandb_run(tmp_path, **keys)
     monkeypatch.setattr(wandb, "init", lambda **_: online)
-    policy = tmp_path / "policy.onnx"
-    policy.write_bytes(b"onnx")
     for offline, registry in ((False, None), (True, "w/quadruped"), (False, "w/quadruped")):
         online.offline = offline
-        sink("wandb", LOG | {"registry": registry}, tmp_path, CONFIG).add(policy)
+        sink("wandb", tmp_path, CONFIG | {"log": LOG | {"registry": registry}}).add(policy)
     assert linked == ["w/quadruped"]

@@ -47,6 +47,12 @@ ALGO: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> None:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 def read_back(kind: str, key: str, iteration: Iteration, plain: dict[str, Any]) -> list[Any]:
     """What a changed number is now: the tensors that kernels read, or else what is read of it."""
     learner: Any = iteration.learner
@@ -92,10 +98,9 @@ def changes(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "kind", [pytest.param(x, marks=[pytest.mark.slow] * (x != "ppo")) for x in NAMES]
 )
-def test_what_is_changed_is_used(tmp_path, monkeypatch, kind, how):
+def test_what_is_changed_is_used(kind, how):
     """Each number that resume= changes is what the kernels read, and still is when the iterations
     are replayed. But for these, learned tensors are those of the checkpoint."""
-    monkeypatch.chdir(tmp_path)
     trained(kind, SIMS[how])
     trainer, changed = resumed(kind, changes(kind)), changes(kind)
     iteration = trainer.loop.iteration
@@ -112,9 +117,8 @@ def test_what_is_changed_is_used(tmp_path, monkeypatch, kind, how):
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_live_numbers_are_read(tmp_path, monkeypatch, kind):
+def test_live_numbers_are_read(kind):
     """What a population or a curriculum writes while it learns is what the kernels read."""
-    monkeypatch.chdir(tmp_path)
     if kind == "distill":
         trained("ppo")
     cfg = check_words(*SHAPE, *TINY, *WORDS[kind])
@@ -127,10 +131,9 @@ def test_live_numbers_are_read(tmp_path, monkeypatch, kind):
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_what_is_not_changed_goes_on(tmp_path, monkeypatch, kind):
+def test_what_is_not_changed_goes_on(kind):
     """With another number changed, every learned tensor is that of the checkpoint, bit for bit,
     also a rate that has moved from the one of the configuration."""
-    monkeypatch.chdir(tmp_path)
     trained(kind)
     state, _, _ = Run(Path(kind)).checkpoints.restore(print)
     trainer = resumed(kind, {"iterations": 3, "algo.max_grad_norm": 0.4})
@@ -142,10 +145,9 @@ def test_what_is_not_changed_goes_on(tmp_path, monkeypatch, kind):
     trainer.close()
 
 
-def test_a_roll_back_halves_the_new_rate(tmp_path, monkeypatch):
+def test_a_roll_back_halves_the_new_rate():
     """A training that goes back to a checkpoint of before the change has half of the new rate, and
     none of those roll-backs lower it that came before the change."""
-    monkeypatch.chdir(tmp_path)
     trained("ppo")
     Run(Path("ppo")).json("rollbacks.json", 2)
     trainer = resumed("ppo", {"iterations": 9, "algo.learning_rate": 2e-4})
@@ -161,9 +163,8 @@ def test_a_roll_back_halves_the_new_rate(tmp_path, monkeypatch):
     trainer.close()
 
 
-def test_a_learner_that_writes_no_rates(tmp_path, monkeypatch):
+def test_a_learner_that_writes_no_rates(monkeypatch):
     """Another learning rate is refused in one line, and other numbers are not."""
-    monkeypatch.chdir(tmp_path)
     trained("ppo")
     monkeypatch.delattr(PPO, "write_numbers")
     line = "algo.learning_rate 0.002 → 0.0002: PPO has no method write_numbers"
@@ -200,9 +201,8 @@ def test_the_table(kind):
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_what_is_refused(tmp_path, monkeypatch, kind):
+def test_what_is_refused(kind):
     """One line names all of the keys that resume= cannot change."""
-    monkeypatch.chdir(tmp_path)
     trained(kind)
     fixed = {"seed": 7, "num_envs": 32, "task.sigma": 0.9, "task.dt": 0.04, "algo.hidden": [8]}
     fixed |= {"cloning.epochs": 3, "cloning.count": 5, "cloning.std": 0.2}
