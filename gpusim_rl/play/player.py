@@ -12,7 +12,7 @@ from gpusim_rl.core.files import read_whole
 from gpusim_rl.play.rollouts import FileRollout, Rollout, RunRollout, engine_errors
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.target import check_command
-from gpusim_rl.viewer.window import Choose
+from gpusim_rl.viewer.window import Command
 
 ENDLESS = ("Loop", "Scan", "SequenceMap")  # operators that may repeat others without end
 MAX_STEPS = 1000  # timesteps of a control step
@@ -120,19 +120,14 @@ def task_on_ground(run: Any, task: Any, kind: str | None, level: int | None) -> 
     return replace(task, terrain=task.terrain | only)
 
 
-def frames_of(rollout: Rollout, choose: Choose, several: bool = False) -> Frames:
-    """Frames of the first world, or of several side by side. A wrong command raises at once."""
-    command = choose(rollout.about) if rollout.about else None
-
-    def frames() -> Frames:
-        t = 0.0
-        while True:
-            rollout.step(command(t) if command else None)
-            t += rollout.dt
-            rollout.show_world(0)
-            yield t, rollout.qpos() if several else rollout.qpos()[0]
-
-    return frames()
+def frames_of(rollout: Rollout, command: Command | None, several: bool = False) -> Frames:
+    """Frames of the first world, or of several side by side; without a command, by the task's."""
+    t = 0.0
+    while True:
+        rollout.step(command(t) if command else None)
+        t += rollout.dt
+        rollout.show_world(0)
+        yield t, rollout.qpos() if several else rollout.qpos()[0]
 
 
 def run_rollout(run: Any, ppo: Any, config: Config, cfg: dict[str, Any]) -> RunRollout:

@@ -16,8 +16,6 @@ from gpusim_rl.viewer.target import command_arrow, leaning, plain_columns, rotat
 PUSHES = ((0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0))  # m/s along x and y
 Numbers = Sequence[float]
 Command = Callable[[float], np.ndarray]  # time [s] → command
-# what a policy's description says of its command → the command
-Choose = Callable[[Mapping[str, Any]], Command]
 
 
 class Keys:

@@ -175,8 +175,8 @@ def test_the_demo_is_shown_as_another_policy(line, film, monkeypatch):
     """The word may stand with a mode or a film; without a display it writes demo.mp4."""
     shown: list[dict[str, Any]] = []
     monkeypatch.setattr(play_mode, "has_display", lambda: False)
-    monkeypatch.setattr(play, "show", lambda cfg, mode: shown.append(cfg))
-    monkeypatch.setitem(play.STORIES, "web", shown.append)
+    for name in ("video", "web"):
+        monkeypatch.setitem(play_mode.MODES, name, play_mode.MODES[name]._replace(run=shown.append))
     monkeypatch.setattr(sys, "argv", ["play.py", *line.split()])
     play.main()
     assert [(x["onnx"], x["video"]) for x in shown] == [(str(play_mode.DEMO), film)]
