@@ -5,9 +5,10 @@ Torch and MuJoCo are imported inside functions: mistakes in the command line are
 
 import sys
 
-from gpusim_rl.commands.play_mode import MODES, Settings, check_task, choose_mode, demo
+from gpusim_rl.commands.play_mode import MODES, check_task, choose_mode, demo
 from gpusim_rl.config import command_line
 from gpusim_rl.core import errors
+from gpusim_rl.play.player import Settings
 
 
 def play(cfg: Settings, show_demo: bool = False) -> None:

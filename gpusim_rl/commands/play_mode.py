@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpusim_rl.commands import new_task
 from gpusim_rl.config import compose, validate
@@ -26,6 +26,7 @@ from gpusim_rl.core.waiting import print_now
 from gpusim_rl.gate import command as gate
 from gpusim_rl.gate import settings as gate_settings
 from gpusim_rl.play import player
+from gpusim_rl.play.player import Settings
 from gpusim_rl.serve import settings as serve_settings
 from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.film import film
@@ -48,8 +49,6 @@ REPLAY_SECONDS = 5  # of a video of repro=
 PATHS = ("run", "checkpoint", "repro", "video", "out", "judged", "report", "registry", "mcap")
 WORDS = {"kind": "a kind of rough ground", "camera": "the name of a camera"}
 WORDS |= {"alias": "the name of an alias, or its file"}
-
-Settings = dict[str, Any]  # of conf/play.yaml, as a command line changes them
 
 
 class Mode(NamedTuple):

@@ -3,17 +3,26 @@
 Videos, the window and the web page step these.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.free_bodies import free_base, robot_joint
-from gpusim_rl.viewer.target import place_target
+from gpusim_rl.viewer.target import Description, place_target
+
+if TYPE_CHECKING:
+    from mujoco import MjData, MjModel
+
+    from gpusim_rl.deploy import runtime
+    from gpusim_rl.envs.state import State
+    from gpusim_rl.envs.task import Task
+    from gpusim_rl.networks.policy import Policy
+    from gpusim_rl.sim.base import Sim
 
 Numbers = dict[str, float]  # name → value
 
@@ -30,8 +39,8 @@ class Rollout(Protocol):
     - `followed`: (n,) what the robot did of the command then, in its units; None if nobody knows.
     """
 
-    model: Any
-    about: Mapping[str, Any]
+    model: "MjModel"
+    about: Description
     dt: float
     worlds: int
     command: np.ndarray | None
@@ -63,7 +72,7 @@ class Rollout(Protocol):
         ...
 
 
-def pushed(model: Any, velocity: np.ndarray) -> np.ndarray:
+def pushed(model: "MjModel", velocity: np.ndarray) -> np.ndarray:
     """(nv,) what a push adds to `qvel`."""
     added, base, first = np.zeros(model.nv), free_base(model), robot_joint(model)
     if base:
@@ -88,20 +97,20 @@ class RunRollout:
 
     def __init__(
         self,
-        policy: Any,
-        task: Any,
+        policy: "Policy",
+        task: "Task",
         worlds: int,
         *,
         weights: Numbers,
         noise: Numbers,
         seed: int,
-        picture: Any = None,
+        picture: "MjModel | None" = None,
     ):
         from gpusim_rl.deploy.describe import describe_command
         from gpusim_rl.evaluation.evaluate import evaluation_env
         from gpusim_rl.robots.visuals import simulated_geoms
 
-        self.about: Mapping[str, Any] = describe_command(task)
+        self.about: Description = describe_command(task)
         self.env = evaluation_env(task, worlds, weights=weights, noise=noise, seed=seed)
         self.model = self.env.task.mjm if picture is None else picture
         self.geoms = slice(None) if picture is None else simulated_geoms(picture)
@@ -111,7 +120,7 @@ class RunRollout:
         self.followed: np.ndarray | None = None
         self.set_policy(policy)
 
-    def set_policy(self, policy: Any) -> None:
+    def set_policy(self, policy: "Policy") -> None:
         """Let another policy act from now on, which remembers nothing."""
         from gpusim_rl.evaluation.evaluate import MeanAction
 
@@ -123,7 +132,7 @@ class RunRollout:
             self.env.set_memory("command", command)
         self.act.step(self.env, self._watch if watched else None)
 
-    def _watch(self, s: Any) -> None:
+    def _watch(self, s: "State") -> None:
         """Keep the reward terms and the measures of the first world in a state."""
         from gpusim_rl.envs.task import reward_terms
 
@@ -161,11 +170,11 @@ class FileRollout:
 
     worlds = 1
 
-    def __init__(self, path: Path, policy: Any, model: Any):
+    def __init__(self, path: Path, policy: "runtime.Policy", model: "MjModel"):
         import mujoco
 
         self.path, self.policy, self.model, self.dt = path, policy, model, policy.dt
-        self.about: Mapping[str, Any] = policy.command or {}
+        self.about: Description = policy.command or {}
         self.terms, self.measures = dict[str, float](), dict[str, float]()
         self.data, self.time = mujoco.MjData(model), 0.0
         self.followed: np.ndarray | None = None
@@ -218,7 +227,7 @@ class FileRollout:
         self.policy.reset()
 
 
-def velocity_of_base(about: Mapping[str, Any], data: Any) -> np.ndarray | None:
+def velocity_of_base(about: Description, data: "MjData") -> np.ndarray | None:
     """(3,) velocities along x and y [m/s], and about z [rad/s], of a free base in its own frame.
 
     None unless these are what a command asks for, as `about` says.
@@ -245,7 +254,11 @@ def engine_errors(path: Path) -> Iterator[None]:
 
 
 def show_fields(
-    model: Any, sim: Any, fields: tuple[str, ...], world: int, geoms: Any = slice(None)
+    model: "MjModel",
+    sim: "Sim",
+    fields: tuple[str, ...],
+    world: int,
+    geoms: slice | np.ndarray = slice(None),
 ) -> None:
     """Give a model the fields that a world has of its own, for a picture of it. In place.
 

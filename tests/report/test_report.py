@@ -323,7 +323,7 @@ WRONG = {
     "empty": "empty is not a run directory, and has none below it",
     "file": "file is not a directory",
     "run nowhere": "nowhere is not a directory",
-    "out=a.html": "expected a run directory, such as runs/quadruped/",
+    "out=a.html": "out=a.html: expected RUN directories",
     "run out=a.txt": "out=a.txt: expected a name that ends in .html",
     "run out=": "out=: expected a name that ends in .html",
     "run out=none/a.html": "out=none/a.html: no directory none",

@@ -1,12 +1,8 @@
 """`gpusim_rl.verify` of runs that are evaluated while they train."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from gpusim_rl.commands.train import configure, train_or_exit
-from gpusim_rl.runs.checkpoints import RENAMED
 from gpusim_rl.tools import verify
 from tests.command_lines import TINY
 
@@ -51,22 +47,6 @@ def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
         "run was continued with other values from iteration 3 on (task.weights.calm)"
         in capsys.readouterr().err
     )
-
-
-def test_hashes_under_older_names(tmp_path, monkeypatch, capsys):
-    """A run whose hashes have the tensor names of an older version still agrees."""
-    monkeypatch.chdir(tmp_path)
-    train_run("run", "task=cartpole", "iterations=1")
-    file = Path("run/hashes.jsonl")
-    (row,) = map(json.loads, file.read_text().splitlines())
-    names = [*row["sha256"]]
-    for old, new in RENAMED.items():
-        names = [old + x.removeprefix(new) if x.startswith(new) else x for x in names]
-    assert names != [*row["sha256"]]
-    row["sha256"] = dict(zip(names, row["sha256"].values(), strict=True))
-    file.write_text(json.dumps(row) + "\n")
-    verify.main(["run", "1"])
-    assert "iteration 1: all" in capsys.readouterr().out
 
 
 def test_a_run_that_began_with_weights(tmp_path, monkeypatch, capsys):
