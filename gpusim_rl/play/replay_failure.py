@@ -13,7 +13,6 @@ from torch import Tensor
 from gpusim_rl.build.environment import make_task
 from gpusim_rl.build.models import model_must_fit
 from gpusim_rl.config import check_words, compose, validate
-from gpusim_rl.config.renamed_keys import rename_keys
 from gpusim_rl.config.run_files import find_files
 from gpusim_rl.config.sections import Config
 from gpusim_rl.envs.worst_step import step_tensors
@@ -38,10 +37,8 @@ def read(
         name = str(sections["task"]["name"])
         about["task_code"] = validate.saved_code("task", name, about.get("task_code"), task_code)
         ours = about["task_code"] is None
-        sections["task"].setdefault("training", check_words.EXACT)
         words = [f"task={validate.check_name('task', name)}"]
         base = compose.build("config", words, ours)
-        rename_keys(sections, base)
         cfg = check_words.merge(base, sections)
         for key in ("task", "robot"):
             cfg[key] = find_files(path.parent, key, cfg[key], ours)

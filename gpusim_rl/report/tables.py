@@ -14,7 +14,6 @@ from yaml import YAMLError
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import build_base, choices
 from gpusim_rl.config.recipe import FAST, apply_recipe
-from gpusim_rl.config.renamed_keys import GONE, current_key
 from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.config.validate import code_words
 from gpusim_rl.core.files import read_text
@@ -32,7 +31,7 @@ FIRST = ("success", "return", "time_s")  # scores that the table of runs begins 
 def render(paths: list[Path], out: Path) -> str:
     """The page of runs, to be written to `out`. ValueError if one is damaged."""
     runs = sorted(map(summarize, paths), key=rank, reverse=True)
-    flat = [with_current_keys(run.config) for run in runs]
+    flat = [plain(run.config) for run in runs]
     keys = list(dict.fromkeys(key for values in flat for key in values))
     swept = [key for key in keys if len({repr(values.get(key)) for values in flat}) > 1]
     swept.sort(key=lambda key: key not in ("task.name", "seed"))  # these first
@@ -313,7 +312,7 @@ def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     written = plan if isinstance(plan, dict) else {}
     return {
         key: (default.get(key), value)
-        for key, value in with_current_keys(config).items()
+        for key, value in plain(config).items()
         if default and key != "seed" and default.get(key) != value and key not in written
     }
 
@@ -322,13 +321,6 @@ def differences(runs: list[Summary], swept: set[str]) -> list[tuple[str, str, st
     """(key, default, value) of what the runs have in common and the defaults do not say."""
     pairs = changes(runs[0].config).items()
     return [(key, text(old), text(new)) for key, (old, new) in pairs if key not in swept]
-
-
-def with_current_keys(config: dict[str, Any]) -> dict[str, Any]:
-    """Dotted key → value of a run's configuration, under the names that keys have today."""
-    keys = defaults(config)
-    values = {current_key(key, keys): value for key, value in plain(config).items()}
-    return {key: value for key, value in values.items() if key not in GONE}
 
 
 def defaults(config: dict[str, Any]) -> dict[str, Any]:

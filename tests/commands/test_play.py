@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 import pytest
 import torch
-import yaml
 from PIL import Image
 
 from gpusim_rl.build.iteration import make_iteration
@@ -396,19 +395,3 @@ def test_a_run_may_be_older_than_a_key(trained):
         and cfg["task"]["swing_height"] == numbers("quadruped")["swing_height"]
         and cfg["num_envs"] == 16
     )
-
-
-def test_a_run_with_the_penalty_of_asymmetry(here, copy):
-    """A run of before with symmetry=loss is read as the same networks, with augment. It cannot be
-    resumed, and one line says what else to do."""
-    saved = Run(copy).config
-    saved["algo"] |= {"symmetry": "loss", "mirror_coef": 1.0}
-    ramp = {"from": 0.0, "to": 1.0, "by": "iteration", "start": 0, "stop": 2}
-    saved["curriculum"] = {"algo.mirror_coef": ramp}
-    (copy / "config.yaml").write_text(yaml.safe_dump(saved))
-    config = resume.load_config(Run(copy)).plain
-    assert config["algo"]["symmetry"] == "augment" and "mirror_coef" not in config["algo"]
-    note = {"config": json.dumps(saved)}
-    assert resume.edits(note, config, copy) == {} and config["curriculum"] == {}
-    line = refused("train.py", "resume=run", cwd=here, block="torch")
-    assert "algo.symmetry=loss, which is gone" in line and "start=run" in line
