@@ -91,7 +91,6 @@ class Child(subprocess.Popen[str]):
 
 
 def copy_lines(source: IO[str], target: IO[str], name: str) -> None:
-    """Print all lines of a process, with its name before each."""
     with suppress(OSError), source:  # the process notices that nobody reads any more
         for line in source:
             target.write(f"{name}: {line.rstrip()}\n")
@@ -250,7 +249,6 @@ def on_this_machine(sweep: Sweep) -> Start:
 
 
 def visible_devices() -> list[str]:
-    """The CUDA devices, as CUDA_VISIBLE_DEVICES names them."""
     if names := os.environ.get("CUDA_VISIBLE_DEVICES"):
         return names.split(",")
     import torch

@@ -59,14 +59,16 @@ class Mode(NamedTuple):
         keys: that not all modes take, beside those of `outputs`.
         outputs: key → how the name of this file may end.
         not_with: keys of other sources, and the line that refuses one of them.
-        needs: ValueError or OSError unless all that it needs is there.
+        needs: keys that have to be given, and what is missing without.
+        check: ValueError or OSError unless all else that it needs is there.
     """
 
     run: Callable[[Settings], None]
     keys: tuple[str, ...] = ()
     outputs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     not_with: tuple[tuple[str, ...], str] = ((), "")
-    needs: Callable[[Settings], None] = lambda cfg: None
+    needs: Mapping[str, str] = MappingProxyType({})
+    check: Callable[[Settings], object] = lambda cfg: None
 
     def takes(self, key: str) -> bool:
         """Whether a key that not all modes take is for this one."""
@@ -182,7 +184,6 @@ def grid_run(cfg: Settings) -> None:
 
 
 def write_out(cfg: Settings, text: str) -> None:
-    """Write a text to out=, if that is given."""
     if cfg["out"]:
         with errors.one_line_errors():
             write_whole(Path(cfg["out"]), f"{text}\n".encode())
@@ -363,23 +364,6 @@ def check_configs(words: list[str]) -> dict[str, "Config"]:
 # -- what they need --------------------------------------------------------------------------------
 
 
-def need_out(cfg: Settings) -> None:
-    """ValueError unless mode=record has a file to write."""
-    if not cfg["out"]:
-        raise ValueError("mode=record needs out=FILE.safetensors")
-
-
-def need_robot(cfg: Settings) -> None:
-    """ValueError unless mode=robot has a file to describe."""
-    if cfg["robot"]["mjcf"] is None:
-        raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
-
-
-def need_name(cfg: Settings) -> None:
-    """ValueError unless mode=new-task has a name that a task can have."""
-    new_task.check_name(cfg["name"])
-
-
 def need_plots(cfg: Settings) -> None:
     """ValueError unless curves of report= can be drawn."""
     if cfg["report"] and not find_spec("matplotlib"):
@@ -403,8 +387,6 @@ def check_log(cfg: Settings) -> None:
     """ValueError or OSError unless there is a log to read, and what it needs."""
     if not find_spec("mcap"):
         raise ValueError(f"mode=log needs mcap: {install('log')}")
-    if not cfg["mcap"]:
-        raise ValueError("mode=log needs mcap=FILE, the log of a robot")
     if not Path(cfg["mcap"]).is_file():
         raise FileNotFoundError(f"no log {cfg['mcap']}")
     for key in ("video", "alarm"):
@@ -415,6 +397,7 @@ def check_log(cfg: Settings) -> None:
 
 FILM = {"video": (".mp4", ".mov", ".mkv", ".avi", ".gif")}
 JSON, PICTURE = {"out": (".json",)}, {"report": (".png",)}
+ROBOT, LOG = {"robot.mjcf": "<MJCF or URDF file>"}, {"mcap": "FILE, the log of a robot"}
 GROUND, LOOK = ("kind", "level"), ("size", "camera")
 OF_RUN = ("onnx",), "mode={mode} needs run=, not onnx="
 OF_FILE = ("checkpoint",), "mode={mode} judges an exported file: not with {key}="
@@ -425,16 +408,16 @@ MODES = {
     "viewer": Mode(show, GROUND),
     "video": Mode(make_film, ("worlds", *LOOK, *GROUND), FILM),
     "evaluate": Mode(evaluate_run, (), JSON, OF_RUN),
-    "grid": Mode(grid_run, (), JSON | PICTURE, OF_RUN, need_plots),
+    "grid": Mode(grid_run, (), JSON | PICTURE, OF_RUN, check=need_plots),
     "export": Mode(export_run, (), {"out": (".onnx",)}, OF_RUN),
-    "record": Mode(record_run, (), {"out": (".safetensors",)}, needs=need_out),
+    "record": Mode(record_run, (), {"out": (".safetensors",)}, needs={"out": "FILE.safetensors"}),
     "gate": Mode(gate.gate_policy, ("variants", "judged"), JSON, OF_FILE),
-    "robot": Mode(describe_robot, (), {"out": (".yaml",)} | PICTURE, needs=need_robot),
+    "robot": Mode(describe_robot, (), {"out": (".yaml",)} | PICTURE, needs=ROBOT),
     "ab": Mode(gate.compare_policies, (), JSON),
-    "new-task": Mode(write_task, ("name",), needs=need_name),
-    "web": Mode(show_page, ("worlds", *GROUND, "compare", "port"), {}, OF_PAGE, check_page),
-    "serve": Mode(serve, ("port", "registry", "alias"), needs=serve_settings.check_source),
-    "log": Mode(show_log, ("mcap", "alarm", *LOOK), JSON | PICTURE | FILM, OF_LOG, check_log),
+    "new-task": Mode(write_task, ("name",), check=lambda x: new_task.check_name(x["name"])),
+    "web": Mode(show_page, ("worlds", *GROUND, "compare", "port"), {}, OF_PAGE, check=check_page),
+    "serve": Mode(serve, ("port", "registry", "alias"), check=serve_settings.check_source),
+    "log": Mode(show_log, ("mcap", "alarm", *LOOK), JSON | PICTURE | FILM, OF_LOG, LOG, check_log),
 }
 # keys that not all modes take
 SPECIAL = tuple(dict.fromkeys(x for mode in MODES.values() for x in (*mode.keys, *mode.outputs)))
@@ -456,13 +439,16 @@ def choose_mode(cfg: Settings) -> str:
     name = resolve_auto(cfg)
     check_source(cfg, name)
     check_values(cfg)
-    mode = MODES[name]
-    mode.needs(cfg)
+    mode, paths = MODES[name], paths_of(cfg)
+    for key, what in mode.needs.items():
+        if not paths[key]:
+            raise ValueError(f"mode={name} needs {key}={what}")
+    mode.check(cfg)
     for key in SPECIAL:
         if cfg[key] is not None and not mode.takes(key):
             others = " or ".join(other for other, x in MODES.items() if x.takes(key))
             raise ValueError(f"{key}={cfg[key]} needs mode={others}")
-    read = [*onnx_files(cfg), cfg["repro"], cfg["checkpoint"], cfg["robot"]["mjcf"], cfg["mcap"]]
+    read = [*onnx_files(cfg), *(x for key, x in paths.items() if key not in mode.outputs)]
     for key, endings in mode.outputs.items():
         validate.writable(key, cfg[key], endings, read)
     for file in onnx_files(cfg):
@@ -500,8 +486,7 @@ def check_source(cfg: Settings, mode: str) -> None:
 def check_values(cfg: Settings) -> None:
     """ValueError if a path, a number or the command is of another kind."""
     onnx_files(cfg)
-    paths = {key: cfg[key] for key in PATHS} | {"robot.mjcf": cfg["robot"]["mjcf"]}
-    for key, x in paths.items():
+    for key, x in paths_of(cfg).items():
         if not isinstance(x, str | None):
             raise ValueError(f"{key}={x!r}: expected a path")
     for key, what in WORDS.items():
@@ -522,6 +507,11 @@ def check_values(cfg: Settings) -> None:
         raise ValueError(f"command={command}: expected numbers, such as [0.5,0,0]")
 
 
+def paths_of(cfg: Settings) -> Settings:
+    """Key → value of all that name a file or a directory, but for onnx=."""
+    return {key: cfg[key] for key in PATHS} | {"robot.mjcf": cfg["robot"]["mjcf"]}
+
+
 def onnx_files(cfg: Settings) -> list[str]:
     """The files of onnx=; ValueError unless it is a path, or two of mode=ab."""
     onnx, several = cfg["onnx"], cfg["mode"] == "ab"
@@ -534,7 +524,6 @@ def onnx_files(cfg: Settings) -> list[str]:
 
 
 def is_path(word: object) -> bool:
-    """Whether a word of the command line is a path."""
     return isinstance(word, str) and word != ""
 
 

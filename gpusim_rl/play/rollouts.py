@@ -1,13 +1,21 @@
 """Worlds in which a policy acts, one control step after another: of a run, or of a file.
 
-Videos, the window and the web page step these.
+Videos, the window and the web page step these. Both kinds have:
+
+- `model`: a mujoco.MjModel. `show_world` gives it what a world has of its own.
+- `about`: what the policy's description says of its command; empty if it follows none.
+- `dt`: control period [s]. `worlds`: their number.
+- `command`: (n,) of the last step; None if it was the task's own.
+- `terms`, `measures`: of the first world, from the last step that was `watched`: the weighted
+  reward terms [1/s], and the task's measures.
+- `followed`: (n,) what the robot did of the command then, in its units; None if nobody knows.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,51 +33,6 @@ if TYPE_CHECKING:
     from gpusim_rl.sim.base import Sim
 
 Numbers = dict[str, float]  # name → value
-
-
-class Rollout(Protocol):
-    """Worlds in which a policy acts.
-
-    - `model`: a mujoco.MjModel. `show_world` gives it what a world has of its own.
-    - `about`: what the policy's description says of its command; empty if it follows none.
-    - `dt`: control period [s]. `worlds`: their number.
-    - `command`: (n,) of the last step; None if it was the task's own.
-    - `terms`, `measures`: of the first world, from the last step that was `watched`: the weighted
-      reward terms [1/s], and the task's measures.
-    - `followed`: (n,) what the robot did of the command then, in its units; None if nobody knows.
-    """
-
-    model: "MjModel"
-    about: Description
-    dt: float
-    worlds: int
-    command: np.ndarray | None
-    terms: Numbers
-    measures: Numbers
-    followed: np.ndarray | None
-
-    def step(self, command: np.ndarray | None, watched: bool = False) -> None:
-        """Act for one control period on a command (n,); None leaves the task's own."""
-        ...
-
-    def qpos(self) -> np.ndarray:
-        """(worlds, nq) a copy of the state."""
-        ...
-
-    def show_world(self, world: int) -> None:
-        """Give the model the fields and the target of a world. In place."""
-        ...
-
-    def push(self, velocity: np.ndarray) -> None:
-        """Add a velocity (2,) [m/s] along x and y of the world to each robot's base.
-
-        A robot without a free base gets its first number at its first joint. No object is pushed.
-        """
-        ...
-
-    def restart(self) -> None:
-        """Begin a new episode in every world."""
-        ...
 
 
 def pushed(model: "MjModel", velocity: np.ndarray) -> np.ndarray:
@@ -116,7 +79,8 @@ class RunRollout:
         self.geoms = slice(None) if picture is None else simulated_geoms(picture)
         self.dt, self.worlds = self.env.task.dt, worlds
         self.terms, self.measures = dict[str, float](), dict[str, float]()
-        self.weights, self.command = weights, None
+        self.weights = weights
+        self.command: np.ndarray | None = None
         self.followed: np.ndarray | None = None
         self.set_policy(policy)
 
@@ -127,6 +91,7 @@ class RunRollout:
         self.act = MeanAction(policy, self.worlds)
 
     def step(self, command: np.ndarray | None, watched: bool = False) -> None:
+        """Act for one control period on a command (n,); None leaves the task's own."""
         self.command = command
         if command is not None:
             self.env.set_memory("command", command)
@@ -143,18 +108,25 @@ class RunRollout:
         self.followed = None if task.drives is None else task.followed(s)[0].numpy()
 
     def qpos(self) -> np.ndarray:
+        """(worlds, nq) a copy of the state."""
         return self.env.sim.qpos.numpy().copy()
 
     def show_world(self, world: int) -> None:
+        """Give the model the fields and the target of a world. In place."""
         show_fields(self.model, self.env.sim, self.env.task.fields, world, self.geoms)
         if self.about:
             place_target(self.model, self.about, self.env.memory["command"][world].numpy())
 
     def push(self, velocity: np.ndarray) -> None:
+        """Add a velocity (2,) [m/s] along x and y of the world to each robot's base.
+
+        A robot without a free base gets its first number at its first joint. No object is pushed.
+        """
         kick = self.env.task.tensor(pushed(self.model, velocity))
         self.env.write({"kick": kick.expand(self.worlds, -1)}, None)
 
     def restart(self) -> None:
+        """Begin a new episode in every world."""
         self.env.restart()
         self.act.restart(self.env.task.tensor([True] * self.worlds).bool())
 
@@ -181,7 +153,7 @@ class FileRollout:
         self.restart()
 
     def step(self, command: np.ndarray | None, watched: bool = False) -> None:
-        """As `Rollout` says. ValueError, in one line, if a number is not finite."""
+        """As of a run. ValueError, in one line, if a number is not finite."""
         import mujoco
 
         from gpusim_rl.deploy import runtime
@@ -225,6 +197,9 @@ class FileRollout:
                 mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
             mujoco.mj_forward(self.model, self.data)
         self.policy.reset()
+
+
+Rollout = RunRollout | FileRollout
 
 
 def velocity_of_base(about: Description, data: "MjData") -> np.ndarray | None:

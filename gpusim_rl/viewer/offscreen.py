@@ -138,8 +138,7 @@ def make_renderer(model: "MjModel", height: int, width: int) -> "Renderer":
 
     screen = model.vis.global_
     screen.offwidth, screen.offheight = max(width, screen.offwidth), max(height, screen.offheight)
-    missing = object()
-    before = getattr(gl_context, "GLContext", missing)
+    before = {name: x for name, x in vars(gl_context).items() if name == "GLContext"}
     try:
         fast = check_context(context_class)
         # MuJoCo chose a backend as it was imported, perhaps one that does not work here
@@ -153,10 +152,8 @@ def make_renderer(model: "MjModel", height: int, width: int) -> "Renderer":
     except Exception as error:  # Each backend raises errors of its own.
         raise ValueError(f"{NO_GL} ({error})") from None
     finally:
-        if before is missing:
-            vars(gl_context).pop("GLContext", None)
-        else:
-            gl_context.GLContext = before
+        vars(gl_context).pop("GLContext", None)
+        vars(gl_context).update(before)
 
 
 class Camera:
