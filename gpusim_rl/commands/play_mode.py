@@ -248,10 +248,8 @@ def load_robot(values: Settings) -> "Loaded":
     try:
         return load_any(**values)
     except ValueError as error:
-        described = any(
-            x is not None for key, x in values.items() if key not in ("mjcf", "collide")
-        )
-        if described or not str(error).startswith("robot.mjcf="):
+        given = {key for key, x in values.items() if x is not None}
+        if not given <= {"mjcf", "collide"} or not str(error).startswith("robot.mjcf="):
             raise
         remedy = f"{program('play')} mode=new-task name=my_robot writes a task for any other body"
         raise ValueError(f"{error}; {remedy}") from None

@@ -77,7 +77,9 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
         if is_walk(log):
             policy = policy_of(log, file, values["policy"])
             robot = make_robot(policy)
-            trained = drift.ranges_of(against, walk.quantities(robot), robot) if against else {}
+            names = walk.quantities(robot)
+            ranges = drift.source(against) if against else None
+            trained = drift.trained_ranges(ranges, names, robot) if ranges else {}
             how = {"joints": estimates, "trained": trained, "robots": robots, "seed": seed}
             beyond, drawn = of_walk(log, file, policy, **how)
             estimates |= {name: walk.within(x, drawn[name]) for name, x in beyond.items()}
