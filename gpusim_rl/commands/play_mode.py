@@ -27,6 +27,7 @@ from gpusim_rl.gate import command as gate
 from gpusim_rl.gate import settings as gate_settings
 from gpusim_rl.play import player
 from gpusim_rl.play.player import Settings
+from gpusim_rl.runs.run import Run
 from gpusim_rl.serve import settings as serve_settings
 from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.film import film
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from gpusim_rl.play.replay_failure import FailureReplay
     from gpusim_rl.play.rollouts import Rollout
     from gpusim_rl.robots.load import Loaded
-    from gpusim_rl.runs.run import Run
 
 DEMO = PACKAGE / "demo" / "quadruped.onnx"  # its folder says how it was made
 EXPORTS = ("controller", "network")
@@ -126,7 +126,7 @@ def make_film(cfg: Settings) -> None:
             print(f"in a browser: {program('play')} {policy} mode=web{code}")
 
 
-def open_rollout(cfg: Settings, run: "Run | None") -> "Rollout":
+def open_rollout(cfg: Settings, run: Run | None) -> "Rollout":
     """The worlds of a run, or that of an exported file, whose verdict is printed."""
     if run:
         return player.run_rollout(run, *player.load_run(run, cfg), cfg)

@@ -10,6 +10,7 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole
 from gpusim_rl.play.rollouts import FileRollout, Rollout, RunRollout, engine_errors
+from gpusim_rl.runs.run import Run, newest
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.target import check_command
 from gpusim_rl.viewer.window import Command
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gpusim_rl.algorithms.iteration import Iteration
     from gpusim_rl.deploy.runtime import Policy
     from gpusim_rl.envs.task import Task
-    from gpusim_rl.runs.run import Run
 
 Settings = dict[str, Any]  # of conf/play.yaml, as a command line changes them
 ENDLESS = ("Loop", "Scan", "SequenceMap")  # operators that may repeat others without end
@@ -34,14 +34,12 @@ def is_file(word: str) -> bool:
     return path.is_file() or (path.suffix == ".onnx" and not path.is_dir())
 
 
-def find_run(cfg: Settings) -> "Run":
+def find_run(cfg: Settings) -> Run:
     """The run that run= names, else the newest."""
-    from gpusim_rl.runs.run import Run, newest
-
     return Run.open(Path(cfg["run"]) if cfg["run"] else newest())
 
 
-def load_run(run: "Run", cfg: Settings) -> tuple["Iteration", Config]:
+def load_run(run: Run, cfg: Settings) -> tuple["Iteration", Config]:
     """Load the policy of a run on the CPU.
 
     Returns:
@@ -71,7 +69,7 @@ def load_run(run: "Run", cfg: Settings) -> tuple["Iteration", Config]:
     return iteration, config
 
 
-def load_checkpoint(run: "Run", iteration: "Iteration", name: str | None) -> None:
+def load_checkpoint(run: Run, iteration: "Iteration", name: str | None) -> None:
     """Load the policy of a checkpoint of a run into its iteration, the last one if name is None.
 
     ValueError or OSError, in one line, if it is not whole.
@@ -89,7 +87,7 @@ def load_checkpoint(run: "Run", iteration: "Iteration", name: str | None) -> Non
     calibrate(run, iteration)
 
 
-def calibrate(run: "Run", iteration: "Iteration") -> None:
+def calibrate(run: Run, iteration: "Iteration") -> None:
     """Give the policy of a run the calibration of its iteration, if there is one."""
     from gpusim_rl.evaluation import calibrate
 
@@ -108,13 +106,13 @@ def how_to_evaluate(config: Config, cfg: Settings) -> dict[str, Any]:
     return task | dict(episodes=cfg["episodes"], progress=errors.warn)
 
 
-def check_rough(run: "Run", task: "Task", words: str) -> None:
+def check_rough(run: Run, task: "Task", words: str) -> None:
     """ValueError, which begins with words of the command line, unless a task is on rough ground."""
     if not task.takes_terrain:
         raise ValueError(f"{words}: the task of {run.path} is on flat ground")
 
 
-def task_on_ground(run: "Run", task: "Task", kind: str | None, level: int | None) -> "Task":
+def task_on_ground(run: Run, task: "Task", kind: str | None, level: int | None) -> "Task":
     """The task of a run on one kind or level of its rough ground; None leaves it as it is.
 
     ValueError if there is none.
@@ -139,7 +137,7 @@ def frames_of(rollout: Rollout, command: Command | None, several: bool = False) 
         yield t, rollout.qpos() if several else rollout.qpos()[0]
 
 
-def run_rollout(run: "Run", iteration: "Iteration", config: Config, cfg: Settings) -> RunRollout:
+def run_rollout(run: Run, iteration: "Iteration", config: Config, cfg: Settings) -> RunRollout:
     """Worlds of a run's task in which its policy acts: worlds= of them, or one."""
     task, n = task_on_ground(run, iteration.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
     from gpusim_rl.build.models import (
