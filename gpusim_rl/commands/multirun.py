@@ -91,7 +91,6 @@ class Child(subprocess.Popen[str]):
 
 
 def copy_lines(source: IO[str], target: IO[str], name: str) -> None:
-    """Print all lines of a process, with its name before each."""
     with suppress(OSError), source:  # the process notices that nobody reads any more
         for line in source:
             target.write(f"{name}: {line.rstrip()}\n")
@@ -250,7 +249,6 @@ def on_this_machine(sweep: Sweep) -> Start:
 
 
 def visible_devices() -> list[str]:
-    """The CUDA devices, as CUDA_VISIBLE_DEVICES names them."""
     if names := os.environ.get("CUDA_VISIBLE_DEVICES"):
         return names.split(",")
     import torch
@@ -287,22 +285,21 @@ def export_best(jobs: list[Job]) -> None:
 
     One line says which it is. Nothing is done if no run was evaluated.
     """
-    best, highest = None, (-math.inf, -math.inf)
+    best, path, highest = "", None, (-math.inf, -math.inf)
     for job in jobs:
         scores = read_json(job.path / "eval.json") if job.path and not job.failure else {}
-        key = tuple(number(scores.get(name)) for name in ("success", "return"))
-        order = tuple(-math.inf if x is None else x for x in key)
-        if order > highest:
-            best, highest = job, order
-    if best is None or best.path is None:
+        values = (number(scores.get(name)) for name in ("success", "return"))
+        if (order := tuple(-math.inf if x is None else x for x in values)) > highest:
+            best, path, highest = job.name, job.path, order
+    if path is None:
         return
     success = f"{highest[0]:.3f}" if math.isfinite(highest[0]) else "unknown"
-    print(f"best of {len(jobs)}: {best.name}, success {success}", flush=True)
-    words = [quoted("run", best.path), "mode=export", *code_words(Run(best.path).config)]
+    print(f"best of {len(jobs)}: {best}, success {success}", flush=True)
+    words = [quoted("run", path), "mode=export", *code_words(Run(path).config)]
     variables = {name: x for name, x in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     variables["PYTHONPATH"] = search_path()
     if subprocess.call([*EXPORT, *words], env=variables):
-        errors.warn(f"the policy of {best.path} could not be exported")
+        errors.warn(f"the policy of {path} could not be exported")
 
 
 def compare(home: Path) -> None:

@@ -1,103 +1,344 @@
-"""The mode of `play.py`, and checks that its keys fit together."""
+"""The modes of play.py: what each does, which keys it takes, and checks that these fit together.
 
+Torch and MuJoCo are imported inside functions: mistakes in the command line are answered before.
+"""
+
+# ruff: noqa: E402
+
+import os
+
+PARENT = os.getppid()  # before imports that take long: it may end meanwhile
+
+import json
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpusim_rl.commands import new_task
 from gpusim_rl.config import compose, validate
 from gpusim_rl.config.check_words import check_task_code
-from gpusim_rl.core import ranges
-from gpusim_rl.core.paths import PACKAGE, install
+from gpusim_rl.core import errors, ranges
+from gpusim_rl.core.files import write_whole
+from gpusim_rl.core.paths import PACKAGE, executable, install, program
+from gpusim_rl.core.waiting import print_now
+from gpusim_rl.gate import command as gate
 from gpusim_rl.gate import settings as gate_settings
+from gpusim_rl.play import player
+from gpusim_rl.play.player import Settings
+from gpusim_rl.runs.run import Run
 from gpusim_rl.serve import settings as serve_settings
-from gpusim_rl.viewer.offscreen import has_display
-from gpusim_rl.viewer.target import is_number
+from gpusim_rl.viewer.caption import Caption
+from gpusim_rl.viewer.film import film
+from gpusim_rl.viewer.offscreen import has_display, load_backend
+from gpusim_rl.viewer.picture import picture
+from gpusim_rl.viewer.target import fixed_command, is_number
+from gpusim_rl.viewer.window import Keys, tour, view
 from gpusim_rl.web import requirements
 
-MODES = (
-    *("auto", "viewer", "video", "evaluate", "grid", "export", "record", "gate", "robot"),
-    "ab",
-    "new-task",
-    "check",
-    "web",
-    "serve",
-    "log",
-    "triton",
-)
+if TYPE_CHECKING:
+    from gpusim_rl.config.sections import Config
+    from gpusim_rl.play.replay_failure import FailureReplay
+    from gpusim_rl.play.rollouts import Rollout
+    from gpusim_rl.robots.load import Loaded
+
 DEMO = PACKAGE / "demo" / "quadruped.onnx"  # its folder says how it was made
 EXPORTS = ("controller", "network")
-FILMS = (".mp4", ".mov", ".mkv", ".avi", ".gif")
-OUTPUTS = {  # mode → how the name of its out= may end
-    "evaluate": (".json",),
-    "grid": (".json",),
-    "export": (".onnx",),
-    "record": (".safetensors",),
-    "gate": (".json",),
-    "ab": (".json",),
-    "robot": (".yaml",),
-    "log": (".json",),
-    "triton": (),  # a directory
-}
-ONLY = {  # modes that a key is for
-    "report": ("robot", "grid", "log"),
-    "name": ("new-task",),
-    "worlds": ("video", "web"),
-    "size": ("video", "log"),
-    "camera": ("video", "log"),
-    "variants": ("gate",),
-    "judged": ("gate",),
-    "kind": ("video", "viewer", "web"),
-    "level": ("video", "viewer", "web"),
-    "compare": ("web",),
-    "port": ("web", "serve"),
-    "registry": ("serve",),
-    "alias": ("serve",),
-    "out": tuple(OUTPUTS),
-    "video": ("video", "log"),
-    "mcap": ("log",),
-    "alarm": ("log",),
-}
-OF_RUNS = ("evaluate", "grid", "export")  # modes that show no file
+REPLAY_SECONDS = 5  # of a video of repro=
+PATHS = ("run", "checkpoint", "repro", "video", "out", "judged", "report", "registry", "mcap")
+WORDS = {"kind": "a kind of rough ground", "camera": "the name of a camera"}
+WORDS |= {"alias": "the name of an alias, or its file"}
 
 
-def choose_mode(cfg: dict[str, Any]) -> str:
-    """The mode, with `auto` resolved.
+class Mode(NamedTuple):
+    """A mode of play.py.
 
-    ValueError if the keys do not fit together, OSError if a file is missing or cannot be written.
+    Args:
+        run: does it.
+        keys: that not all modes take, beside those of `outputs`.
+        outputs: key → how the name of this file may end.
+        not_with: keys of other sources, and the line that refuses one of them.
+        needs: keys that have to be given, and what is missing without.
+        check: ValueError or OSError unless all else that it needs is there.
     """
-    if cfg["mode"] not in MODES:
-        raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(MODES)}")
-    check_source(cfg)
-    mode = resolve_auto(cfg)
-    if mode == "check":
-        raise ValueError("mode=check is said by itself, with the words of a training: task=NAME")
-    if mode == "print":
-        return mode
-    check_values(cfg)
-    check_keys(cfg, mode)
-    if mode == "robot" and cfg["robot"]["mjcf"] is None:
-        raise ValueError("mode=robot needs robot.mjcf=<MJCF or URDF file>")
-    if mode == "new-task":
-        new_task.check_name(cfg["name"])
-    for file in onnx_files(cfg):
-        if not Path(file).is_file():
-            raise FileNotFoundError(f"no ONNX file {file}")
-    return mode
+
+    run: Callable[[Settings], None]
+    keys: tuple[str, ...] = ()
+    outputs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    not_with: tuple[tuple[str, ...], str] = ((), "")
+    needs: Mapping[str, str] = MappingProxyType({})
+    check: Callable[[Settings], object] = lambda cfg: None
+
+    def takes(self, key: str) -> bool:
+        """Whether a key that not all modes take is for this one."""
+        return key in self.keys or key in self.outputs
 
 
-def onnx_files(cfg: dict[str, Any]) -> list[str]:
-    """The files of onnx=; ValueError unless it is a path, or two of mode=ab."""
-    onnx, several = cfg["onnx"], cfg["mode"] == "ab"
-    files = onnx if several and isinstance(onnx, list) else [onnx] if onnx else []
-    if several and len(files) != 2:
-        raise ValueError(f"mode=ab compares two files, onnx=[a.onnx,b.onnx], not onnx={onnx}")
-    if not all(map(is_path, files)):
-        raise ValueError(f"onnx={onnx!r}: expected a path")
-    return files
+# -- what the modes do -----------------------------------------------------------------------------
 
 
-def check_configs(words: list[str]) -> dict[str, Any]:
+def show(cfg: Settings) -> None:
+    """mode=viewer: a window; of repro=, first what went wrong, then ten times slower."""
+    with errors.one_line_errors():
+        if cfg["repro"]:
+            again = replay(cfg)
+            return view(again.model, again.frames()) if has_display() else None
+        run = None if cfg["onnx"] else player.find_run(cfg)
+        rollout = open_rollout(cfg, run)
+        about, fixed = rollout.about, fixed_command(rollout.about, cfg["command"])
+        keys = Keys((), ())
+        if about and not len(fixed):
+            ends = about["trained"]
+            keys = Keys(ends["low"], ends["high"], about.get("center", ()), about["names"])
+        command = (lambda t: fixed) if len(fixed) else keys
+        frames = player.frames_of(rollout, command if about else None)
+        print(errors.printable(f"{run.path if run else cfg['onnx']}: {keys.help}"), flush=True)
+        view(rollout.model, frames, keys, rollout)
+
+
+def make_film(cfg: Settings) -> None:
+    """mode=video: a film of a run, of a file, or of repro=."""
+    look = dict(size=cfg["size"], view=cfg["camera"])
+    with errors.one_line_errors():
+        if cfg["repro"]:
+            load_backend()
+            again, out = replay(cfg), Path(cfg["video"] or Path(cfg["repro"]).with_suffix(".mp4"))
+            return film(
+                again.model, again.frames(), out, min(cfg["seconds"], REPLAY_SECONDS), **look
+            )
+        run = None if cfg["onnx"] else player.find_run(cfg)
+        beside = run.path / "play.mp4" if run else Path(cfg["onnx"]).with_suffix(".mp4")
+        out = Path(cfg["video"] or beside)
+        validate.writable("video", str(out))
+        load_backend()
+        rollout = open_rollout(cfg, run)
+        about, fixed = rollout.about, fixed_command(rollout.about, cfg["command"])
+        moving = tour(about, cfg["seconds"]) if about else None
+        command = (lambda t: fixed) if len(fixed) else moving
+        frames = player.frames_of(rollout, command, several=bool(cfg["worlds"]))
+        look["caption"] = Caption(rollout.model, about, command)
+        film(rollout.model, frames, out, cfg["seconds"], rollout.show_world, **look)
+        print(f"wrote {out}")
+        if cfg["mode"] == "auto" and not cfg["video"]:  # there is no display
+            policy = errors.printable(f"run={run.path}" if run else f"onnx={cfg['onnx']}")
+            code = f" {validate.TASK_CODE}" if cfg["task_code"] else ""
+            print(f"in a browser: {program('play')} {policy} mode=web{code}")
+
+
+def open_rollout(cfg: Settings, run: Run | None) -> "Rollout":
+    """The worlds of a run, or that of an exported file, whose verdict is printed."""
+    if run:
+        return player.run_rollout(run, *player.load_run(run, cfg), cfg)
+    rollout = player.file_rollout(Path(cfg["onnx"]))
+    gate.say_verdict(Path(cfg["onnx"]))
+    return rollout
+
+
+def replay(cfg: Settings) -> "FailureReplay":
+    """Print what went wrong in repro=, timestep by timestep; the same from its beginning."""
+    from gpusim_rl.play.replay_failure import FailureReplay
+
+    for line in FailureReplay(Path(cfg["repro"]), cfg["task_code"]).steps():
+        print(errors.printable(line))
+    return FailureReplay(Path(cfg["repro"]), cfg["task_code"])
+
+
+def evaluate_run(cfg: Settings) -> None:
+    """mode=evaluate: print the scores, and write them to out=.
+
+    The run's own eval.json stays as training wrote it.
+    """
+    with errors.one_line_errors():
+        iteration, config = player.load_run(player.find_run(cfg), cfg)
+    from gpusim_rl.evaluation.evaluate import evaluate
+
+    policy, task = iteration.policy, iteration.env.task
+    scores = evaluate(policy, task, **player.how_to_evaluate(config, cfg))
+    if task.drives is not None:
+        from gpusim_rl.evaluation.drives import add_drives, drive
+
+        scores = add_drives(scores, drive(policy, task, weights=config.task.weights), task)
+    print(text := json.dumps(scores, indent=2))
+    write_out(cfg, text)
+
+
+def grid_run(cfg: Settings) -> None:
+    """mode=grid: print success by kind and level of rough ground, and write it to out= and report=.
+
+    out= has the falls and the intervals, too.
+    """
+    with errors.one_line_errors():
+        run = player.find_run(cfg)
+        iteration, config = player.load_run(run, cfg)
+        player.check_rough(run, iteration.env.task, "mode=grid")
+    from gpusim_rl.evaluation import terrain_grid
+
+    how = player.how_to_evaluate(config, cfg)
+    grid = terrain_grid.terrain_grid(iteration.policy, iteration.env.task, **how)
+    print(terrain_grid.as_text(grid))
+    write_out(cfg, json.dumps(grid, indent=2))
+    if cfg["report"]:
+        with errors.one_line_errors():
+            terrain_grid.draw(grid, Path(cfg["report"]))
+
+
+def write_out(cfg: Settings, text: str) -> None:
+    if cfg["out"]:
+        with errors.one_line_errors():
+            write_whole(Path(cfg["out"]), f"{text}\n".encode())
+
+
+def export_run(cfg: Settings) -> None:
+    """mode=export: write the controller, or with export=network the network alone."""
+    with errors.one_line_errors():
+        run = player.find_run(cfg)
+        iteration, config = player.load_run(run, cfg)
+        path = Path(cfg["out"] or run.path / "policy.onnx")
+        validate.writable("out", str(path))
+        from gpusim_rl.deploy import export_policy as exporter
+
+        export = {"controller": exporter.export_policy, "network": exporter.export_bare_network}
+        error = export[cfg["export"]](iteration, config, run.path, path)
+    print(f"wrote {path}: within {error:.1e} of training")
+
+
+def record_run(cfg: Settings) -> None:
+    """mode=record: write whole episodes of a run or of an exported file to out=."""
+    with errors.one_line_errors():
+        from gpusim_rl.play import record_episodes  # loads torch, after mistakes are answered
+
+        demos = record_episodes.record_episodes(cfg)
+        demos.write(Path(cfg["out"]))
+    print(f"wrote {cfg['out']}: {record_episodes.summary(demos)}")
+
+
+def describe_robot(cfg: Settings) -> None:
+    """mode=robot: print what is given and guessed of a robot, and how to train it.
+
+    out= is a whole file for conf/robot/; what is printed lacks the keys that do not apply.
+    """
+    with errors.one_line_errors():
+        from gpusim_rl.robots import description
+
+        values = dict(cfg["robot"])
+        given, actuator = values.pop("name"), values.pop("actuator")
+        loaded = load_robot(values)
+        name = Path(values["mjcf"].rpartition(":")[2]).stem if given == "own" else given
+        about = (loaded, values, name, actuator)
+        print(f"# {description.sentence(loaded)}")
+        print(description.as_yaml(*about, whole=False))
+        write_out(cfg, description.as_yaml(*about))
+        if cfg["report"]:
+            from gpusim_rl.robots.models import find_robot_file
+            from gpusim_rl.robots.visuals import is_urdf, picture_model
+
+            # of a URDF file with the visual geometry, which is not simulated
+            file = find_robot_file(loaded.robot.mjcf)
+            model = picture_model(loaded.spec, file) if is_urdf(file) else loaded.mjm
+            picture(model, loaded.shape.labels, Path(cfg["report"]))
+        words = description.task_words(loaded, values, given)
+        print(f"# train it: {program('train')} {errors.printable(words)}")
+
+
+def load_robot(values: Settings) -> "Loaded":
+    """The robot of a description; a ValueError of a body that no task takes says what to do."""
+    from gpusim_rl.robots.load import load_any
+
+    try:
+        return load_any(**values)
+    except ValueError as error:
+        given = {key for key, x in values.items() if x is not None}
+        if not given <= {"mjcf", "collide"} or not str(error).startswith("robot.mjcf="):
+            raise
+        remedy = f"{program('play')} mode=new-task name=my_robot writes a task for any other body"
+        raise ValueError(f"{error}; {remedy}") from None
+
+
+def write_task(cfg: Settings) -> None:
+    """mode=new-task: write the files of a task, and print the commands that train and test it."""
+    files = new_task.render(cfg["name"])
+    with errors.one_line_errors():
+        new_task.write_new(files, Path.cwd())
+    for file in files:
+        print(f"wrote {file}")
+    print(f"train it: {program('train')} task={cfg['name']}")
+    print(f"test it: {executable('python')} -m pytest {[*files][-1]}")
+
+
+def show_page(cfg: Settings) -> None:
+    """mode=web: serve a page that shows one policy, or two side by side."""
+    with errors.one_line_errors():
+        words = cfg["compare"] or [cfg["onnx"] or str(player.find_run(cfg).path)]
+        for word in cfg["compare"] or ():
+            if not player.is_file(word):
+                player.find_run({"run": word})
+    with errors.one_line_errors(), requirements.check_versions():
+        from gpusim_rl.web import app  # loads torch and viser, after mistakes are answered
+
+    app.serve(cfg, words, PARENT)
+
+
+def serve(cfg: Settings) -> None:
+    """mode=serve: answer robots with a policy."""
+    from gpusim_rl.serve.server import run_server  # loads what is optional
+
+    run_server(cfg)
+
+
+def show_log(cfg: Settings) -> None:
+    """mode=log: print the events of a robot's log and how far it is from its twins.
+
+    out=, report= and video= are written if they are given. Exits with 1 if the distance is above
+    alarm=.
+    """
+    with errors.one_line_errors():
+        from gpusim_rl.deploy.onboard.log import read
+
+        log, result, model = read(Path(cfg["mcap"])), None, None
+        from gpusim_rl.play import robot_log, twin  # loads torch, after mistakes are answered
+
+        if cfg["video"]:
+            load_backend()
+        if cfg["onnx"]:
+            result, model = twin.twins_of(log, Path(cfg["onnx"]))
+        timeline, alarm = robot_log.events(log), cfg["alarm"] or twin.ALARM
+        for line in robot_log.as_text(cfg["mcap"], log, timeline, result).splitlines():
+            print(errors.printable(line), flush=True)
+        if cfg["onnx"] and result is None:
+            errors.warn(f"warning: {robot_log.why_no_twin(log)}")
+        write_out(cfg, json.dumps(robot_log.as_dict(log, timeline, result), indent=2))
+        if cfg["report"]:
+            robot_log.draw(log, result, alarm, Path(cfg["report"]))
+        if cfg["video"]:
+            how = dict(size=cfg["size"], view=cfg["camera"], seconds=cfg["seconds"])
+            robot_log.film(log, result, model, Path(cfg["video"]), **how)
+            print(f"wrote {cfg['video']}")
+    if result and result.distance > alarm:
+        errors.exit_with_error(f"{cfg['mcap']}: {robot_log.warning(result, alarm)}", 1)
+
+
+def check_task(words: list[str]) -> None:
+    """mode=check: print what is wrong with a task; exit with 1 if no training can succeed with it.
+
+    words: the others of the command line, which are those of train.py.
+    """
+    with errors.one_line_errors():
+        configs = check_configs(words)
+    from gpusim_rl.play import check_task as checker  # loads torch, after mistakes are answered
+
+    name, sims = next(iter(configs.values())).task.name, " and ".join(configs)
+    worlds = f"{checker.WORLDS} worlds with zero actions, {checker.WORLDS} with random ones"
+    print(f"checking {name} with sim={sims}: {worlds}", flush=True)
+    results = checker.check_task(configs, print_now)
+    for finding in results:
+        print(errors.printable(str(finding)))
+    print(f"{len(results)} finding{'s' * (len(results) != 1)}")
+    if any(finding.certain for finding in results):
+        raise SystemExit(1)
+
+
+def check_configs(words: list[str]) -> dict[str, "Config"]:
     """Simulator → the configuration of a training with it, of the words of mode=check.
 
     Both simulators run on the CPU, unless the words say sim= or device=. ValueError or OSError in
@@ -118,45 +359,173 @@ def check_configs(words: list[str]) -> dict[str, Any]:
     return {sim: configure(*words, f"sim={sim}", *device) for sim in ("native", "warp")}
 
 
-def resolve_auto(cfg: dict[str, Any]) -> str:
-    """The mode that `auto` means on this machine; `print` for repro= without a display."""
+# -- what they need --------------------------------------------------------------------------------
+
+
+def need_plots(cfg: Settings) -> None:
+    """ValueError unless curves of report= can be drawn."""
+    if cfg["report"] and not find_spec("matplotlib"):
+        raise ValueError("report= needs matplotlib: pip install matplotlib")
+
+
+def check_page(cfg: Settings) -> None:
+    """ValueError unless the page can be served, and compare= names two policies and no more."""
+    requirements.check_installed()
+    compare = cfg["compare"]
+    if compare is None:
+        return
+    if not (isinstance(compare, list) and len(compare) == 2 and all(map(is_path, compare))):
+        raise ValueError(f"compare={compare}: expected two run directories or .onnx files")
+    for key in ("run", "onnx", "checkpoint", "worlds"):
+        if cfg[key]:
+            raise ValueError(f"compare= names both policies: not with {key}=")
+
+
+def check_log(cfg: Settings) -> None:
+    """ValueError or OSError unless there is a log to read, and what it needs."""
+    if not find_spec("mcap"):
+        raise ValueError(f"mode=log needs mcap: {install('log')}")
+    if not Path(cfg["mcap"]).is_file():
+        raise FileNotFoundError(f"no log {cfg['mcap']}")
+    for key in ("video", "alarm"):
+        if cfg[key] is not None and not cfg["onnx"]:
+            raise ValueError(f"{key}= of mode=log is of the twin, which needs onnx=FILE")
+    need_plots(cfg)
+
+
+FILM = {"video": (".mp4", ".mov", ".mkv", ".avi", ".gif")}
+JSON, PICTURE = {"out": (".json",)}, {"report": (".png",)}
+ROBOT, LOG = {"robot.mjcf": "<MJCF or URDF file>"}, {"mcap": "FILE, the log of a robot"}
+GROUND, LOOK = ("kind", "level"), ("size", "camera")
+OF_RUN = ("onnx",), "mode={mode} needs run=, not onnx="
+OF_FILE = ("checkpoint",), "mode={mode} judges an exported file: not with {key}="
+OF_PAGE = ("repro", "video"), "{key}= is not shown by mode={mode}"
+OF_LOG = ("run", "checkpoint", "repro"), "mode={mode} reads the log of a robot: not with {key}="
+
+MODES = {
+    "viewer": Mode(show, GROUND),
+    "video": Mode(make_film, ("worlds", *LOOK, *GROUND), FILM),
+    "evaluate": Mode(evaluate_run, (), JSON, OF_RUN),
+    "grid": Mode(grid_run, (), JSON | PICTURE, OF_RUN, check=need_plots),
+    "export": Mode(export_run, (), {"out": (".onnx",)}, OF_RUN),
+    "record": Mode(record_run, (), {"out": (".safetensors",)}, needs={"out": "FILE.safetensors"}),
+    "gate": Mode(gate.gate_policy, ("variants", "judged"), JSON, OF_FILE),
+    "robot": Mode(describe_robot, (), {"out": (".yaml",)} | PICTURE, needs=ROBOT),
+    "ab": Mode(gate.compare_policies, (), JSON),
+    "new-task": Mode(write_task, ("name",), check=lambda x: new_task.check_name(x["name"])),
+    "web": Mode(show_page, ("worlds", *GROUND, "compare", "port"), {}, OF_PAGE, check=check_page),
+    "serve": Mode(serve, ("port", "registry", "alias"), check=serve_settings.check_source),
+    "log": Mode(show_log, ("mcap", "alarm", *LOOK), JSON | PICTURE | FILM, OF_LOG, LOG, check_log),
+}
+# keys that not all modes take
+SPECIAL = tuple(dict.fromkeys(x for mode in MODES.values() for x in (*mode.keys, *mode.outputs)))
+
+
+# -- the mode of a command line --------------------------------------------------------------------
+
+
+def choose_mode(cfg: Settings) -> str:
+    """The mode, with `auto` resolved.
+
+    ValueError if the keys do not fit together, OSError if a file is missing or cannot be written.
+    """
+    names = ("auto", *MODES, "check")
+    if cfg["mode"] not in names:
+        raise ValueError(f"unknown mode {cfg['mode']!r}: choose one of {', '.join(names)}")
+    if cfg["mode"] == "check":
+        raise ValueError("mode=check is said by itself, with the words of a training: task=NAME")
+    name = resolve_auto(cfg)
+    check_source(cfg, name)
+    check_values(cfg)
+    mode, paths = MODES[name], paths_of(cfg)
+    for key, what in mode.needs.items():
+        if not paths[key]:
+            raise ValueError(f"mode={name} needs {key}={what}")
+    mode.check(cfg)
+    for key in SPECIAL:
+        if cfg[key] is not None and not mode.takes(key):
+            others = " or ".join(other for other, x in MODES.items() if x.takes(key))
+            raise ValueError(f"{key}={cfg[key]} needs mode={others}")
+    read = [*onnx_files(cfg), *(x for key, x in paths.items() if key not in mode.outputs)]
+    for key, endings in mode.outputs.items():
+        validate.writable(key, cfg[key], endings, read)
+    for file in onnx_files(cfg):
+        if not Path(file).is_file():
+            raise FileNotFoundError(f"no ONNX file {file}")
+    return name
+
+
+def resolve_auto(cfg: Settings) -> str:
+    """The mode that `auto` means on this machine. repro= is printed, where there is no display."""
     mode, display = cfg["mode"], has_display()
     if mode == "auto":
-        mode = "video" if cfg["video"] or not display else "viewer"
-        return "print" if cfg["repro"] and not cfg["video"] and not display else mode
+        return "video" if cfg["video"] or not (display or cfg["repro"]) else "viewer"
     if mode == "viewer" and not display:
         raise ValueError("mode=viewer needs a display; use mode=web or video=walk.mp4")
     return mode
 
 
-def check_keys(cfg: dict[str, Any], mode: str) -> None:
-    """ValueError or OSError unless the keys of a mode fit together and its files can be written."""
-    if mode == "web":
-        check_web(cfg)
-    if mode == "serve":
-        serve_settings.check_source(cfg)
-    if mode == "log":
-        check_log(cfg)
-    if mode in ("video", "log"):
-        validate.writable("video", cfg["video"], FILMS, inputs(cfg))
-    if mode == "triton" and is_path(cfg["out"]) and Path(cfg["out"]).is_dir():
-        validate.writable_folder("out", cfg["out"])  # it may have other models
-    elif mode in OUTPUTS:
-        validate.writable("out", cfg["out"], OUTPUTS[mode], inputs(cfg))
+def check_source(cfg: Settings, mode: str) -> None:
+    """ValueError unless run=, onnx= and repro= fit together and to the mode."""
+    keys, line = MODES[mode].not_with
+    for key in keys:
+        if cfg[key]:
+            raise ValueError(line.format(key=key, mode=mode))
+    both = mode == "record" and cfg["run"]
+    if cfg["onnx"] and (cfg["run"] or cfg["checkpoint"]) and not both:
+        raise ValueError("onnx= is a policy by itself: not with run= or checkpoint=")
+    if cfg["repro"] and (cfg["run"] or cfg["onnx"] or mode not in ("viewer", "video")):
+        raise ValueError(f"repro= is shown by itself: not with run=, onnx= or mode={mode}")
+    for key in ("worlds", "kind", "level"):
+        if cfg[key] is not None and (cfg["onnx"] or cfg["repro"]):
+            raise ValueError(f"{key}={cfg[key]} needs run=")
+
+
+def check_values(cfg: Settings) -> None:
+    """ValueError if a path, a number or the command is of another kind."""
+    onnx_files(cfg)
+    for key, x in paths_of(cfg).items():
+        if not isinstance(x, str | None):
+            raise ValueError(f"{key}={x!r}: expected a path")
+    for key, what in WORDS.items():
+        if cfg[key] == "" or not isinstance(cfg[key], str | None):
+            raise ValueError(f"{key}={cfg[key]!r}: expected {what}")
+    size, command = cfg["size"], cfg["command"]
+    even = [x for x in size if type(x) is int and not x % 2] if isinstance(size, list) else []
+    if size is not None and not len(size) == len(even) == 2:
+        raise ValueError(f"size={size}: expected two even numbers, such as [1280,720]")
+    ranges.check(cfg, table=ranges.PLAY)
     if cfg["export"] not in EXPORTS:
         raise ValueError(f"export={cfg['export']!r}: choose one of {', '.join(EXPORTS)}")
-    check_report(cfg, mode)
-    for key, modes in ONLY.items():
-        if mode not in modes and cfg[key] is not None:
-            raise ValueError(f"{key}={cfg[key]} needs mode={' or '.join(modes)}")
+    check_task_code(cfg["task_code"])
+    gate_settings.check_settings(cfg)
+    gate_settings.check_variants(cfg["variants"])
+    serve_settings.check_settings(cfg)
+    if command and not (isinstance(command, list) and all(map(is_number, command))):
+        raise ValueError(f"command={command}: expected numbers, such as [0.5,0,0]")
 
 
-def inputs(cfg: dict[str, Any]) -> list[str | None]:
-    """The files that a configuration reads, apart from those of a run."""
-    return [*onnx_files(cfg), cfg["repro"], cfg["checkpoint"], cfg["robot"]["mjcf"], cfg["mcap"]]
+def paths_of(cfg: Settings) -> Settings:
+    """Key → value of all that name a file or a directory, but for onnx=."""
+    return {key: cfg[key] for key in PATHS} | {"robot.mjcf": cfg["robot"]["mjcf"]}
 
 
-def demo(cfg: dict[str, Any]) -> dict[str, Any]:
+def onnx_files(cfg: Settings) -> list[str]:
+    """The files of onnx=; ValueError unless it is a path, or two of mode=ab."""
+    onnx, several = cfg["onnx"], cfg["mode"] == "ab"
+    files = onnx if several and isinstance(onnx, list) else [onnx] if onnx else []
+    if several and len(files) != 2:
+        raise ValueError(f"mode=ab compares two files, onnx=[a.onnx,b.onnx], not onnx={onnx}")
+    if not all(map(is_path, files)):
+        raise ValueError(f"onnx={onnx!r}: expected a path")
+    return files
+
+
+def is_path(word: object) -> bool:
+    return isinstance(word, str) and word != ""
+
+
+def demo(cfg: Settings) -> Settings:
     """A configuration, with the policy that comes with the package to be shown.
 
     A film is demo.mp4 unless video= names one. ValueError if another policy is named, or the mode
@@ -171,99 +540,3 @@ def demo(cfg: dict[str, Any]) -> dict[str, Any]:
     films = mode == "video" or (mode == "auto" and not has_display())
     film = "demo.mp4" if films and cfg["video"] is None else cfg["video"]
     return cfg | {"onnx": str(DEMO), "video": film}
-
-
-def check_source(cfg: dict[str, Any]) -> None:
-    """ValueError unless run=, onnx= and repro= fit together and to the mode."""
-    only_runs = cfg["mode"] in OF_RUNS
-    recorded = cfg["mode"] == "record"
-    if recorded and not cfg["out"]:
-        raise ValueError("mode=record needs out=FILE.safetensors")
-    if cfg["mode"] == "triton" and not (cfg["onnx"] and cfg["out"]):
-        raise ValueError("mode=triton needs onnx=FILE and out=DIRECTORY")
-    if cfg["onnx"] and (cfg["run"] or cfg["checkpoint"]) and not (recorded and cfg["run"]):
-        raise ValueError("onnx= is a policy by itself: not with run= or checkpoint=")
-    if cfg["onnx"] and only_runs:
-        raise ValueError(f"mode={cfg['mode']} needs run=, not onnx=")
-    judged = cfg["mode"] == "gate"
-    if judged and cfg["checkpoint"]:
-        raise ValueError("mode=gate judges an exported file: not with checkpoint=")
-    if cfg["repro"] and (cfg["run"] or cfg["onnx"] or only_runs or judged or recorded):
-        others = f"run=, onnx= or mode={' or '.join((*OF_RUNS, 'record', 'gate'))}"
-        raise ValueError(f"repro= is shown by itself: not with {others}")
-    for key in ("worlds", "kind", "level"):
-        if cfg[key] is not None and (cfg["onnx"] or cfg["repro"]):
-            raise ValueError(f"{key}={cfg[key]} needs run=")
-
-
-def check_web(cfg: dict[str, Any]) -> None:
-    """ValueError unless the page can be served, and what it is to show fits together."""
-    requirements.check_installed()
-    for key in ("repro", "video"):
-        if cfg[key]:
-            raise ValueError(f"{key}= is not shown by mode=web")
-    compare = cfg["compare"]
-    if compare is None:
-        return
-    if not (isinstance(compare, list) and len(compare) == 2 and all(map(is_path, compare))):
-        raise ValueError(f"compare={compare}: expected two run directories or .onnx files")
-    for key in ("run", "onnx", "checkpoint", "worlds"):
-        if cfg[key]:
-            raise ValueError(f"compare= names both policies: not with {key}=")
-
-
-def check_log(cfg: dict[str, Any]) -> None:
-    """ValueError or OSError unless there is a log to read, and what it needs."""
-    if not find_spec("mcap"):
-        raise ValueError(f"mode=log needs mcap: {install('log')}")
-    for key in ("run", "checkpoint", "repro"):
-        if cfg[key]:
-            raise ValueError(f"mode=log reads the log of a robot: not with {key}=")
-    if not cfg["mcap"]:
-        raise ValueError("mode=log needs mcap=FILE, the log of a robot")
-    if not Path(cfg["mcap"]).is_file():
-        raise FileNotFoundError(f"no log {cfg['mcap']}")
-    for key in ("video", "alarm"):
-        if cfg[key] is not None and not cfg["onnx"]:
-            raise ValueError(f"{key}= of mode=log is of the twin, which needs onnx=FILE")
-
-
-def is_path(word: Any) -> bool:
-    """Whether a word of the command line is a path."""
-    return isinstance(word, str) and word != ""
-
-
-def check_report(cfg: dict[str, Any], mode: str) -> None:
-    """ValueError or OSError unless the picture report= can be drawn and written."""
-    validate.writable("report", cfg["report"], (".png",), inputs(cfg))
-    if mode in ("grid", "log") and cfg["report"] and not find_spec("matplotlib"):
-        raise ValueError("report= needs matplotlib: pip install matplotlib")
-
-
-def check_values(cfg: dict[str, Any]) -> None:
-    """ValueError if a path, a number or the command is of another kind."""
-    onnx_files(cfg)
-    paths = ("run", "checkpoint", "repro", "video", "out", "judged", "report", "registry", "mcap")
-    for key in paths:
-        if cfg[key] is not None and not isinstance(cfg[key], str):
-            raise ValueError(f"{key}={cfg[key]!r}: expected a path")
-    if not isinstance(cfg["robot"]["mjcf"], str | None):
-        raise ValueError(f"robot.mjcf={cfg['robot']['mjcf']!r}: expected a path")
-    kinds = {"kind": "a kind of rough ground", "camera": "the name of a camera"}
-    for key, what in (kinds | {"alias": "the name of an alias, or its file"}).items():
-        if cfg[key] == "" or not isinstance(cfg[key], str | None):
-            raise ValueError(f"{key}={cfg[key]!r}: expected {what}")
-    size = cfg["size"]
-    if size is not None and not (isinstance(size, list) and len(size) == 2):
-        raise ValueError(f"size={size}: expected two even numbers, such as [1280,720]")
-    ranges.check(cfg, table=ranges.PLAY)
-    if any(x % 2 for x in size or ()):
-        raise ValueError(f"size={size}: expected two even numbers, such as [1280,720]")
-    check_task_code(cfg["task_code"])
-    gate_settings.check_settings(cfg)
-    gate_settings.check_variants(cfg["variants"])
-    serve_settings.check_settings(cfg)
-    command = cfg["command"]
-    numbers = isinstance(command, list) and all(map(is_number, command))
-    if command and not numbers:
-        raise ValueError(f"command={command}: expected numbers, such as [0.5,0,0]")

@@ -84,13 +84,6 @@ def writable(
     probe(key, value, path.parent)
 
 
-def writable_folder(key: str, value: str) -> None:
-    """ValueError or OSError in one line unless a directory takes files, and is none of a run's."""
-    if run := run_that_needs(Path(value) / "config.yaml"):  # as if it were of that name
-        raise ValueError(f"{key}={value} belongs to the run {run.name}: choose another directory")
-    probe(key, value, Path(value))
-
-
 def probe(key: str, value: str, folder: Path) -> None:
     """OSError in one line unless files can be made in a folder.
 

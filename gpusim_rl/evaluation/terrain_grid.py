@@ -73,7 +73,6 @@ def percent(one: Cell) -> str:
 
 
 def overall(row: Cell) -> str:
-    """Success of a row with its interval."""
     if row["success"] is None:
         return percent(row)
     low, high = (100 * x for x in row["success_interval"])

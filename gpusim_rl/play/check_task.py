@@ -67,7 +67,6 @@ def check_task(
 
 
 def first_std(cfg: Config) -> float:
-    """The standard deviation of the actions of an untrained policy."""
     std = cfg.plain["algo"].get("std", 1.0)
     return float(std) if isinstance(std, int | float) else 1.0
 

@@ -3,17 +3,26 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpusim_rl.config import resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole
 from gpusim_rl.play.rollouts import FileRollout, Rollout, RunRollout, engine_errors
+from gpusim_rl.runs.run import Run, newest
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.target import check_command
-from gpusim_rl.viewer.window import Choose
+from gpusim_rl.viewer.window import Command
 
+if TYPE_CHECKING:
+    from mujoco import MjModel
+
+    from gpusim_rl.algorithms.iteration import Iteration
+    from gpusim_rl.deploy.runtime import Policy
+    from gpusim_rl.envs.task import Task
+
+Settings = dict[str, Any]  # of conf/play.yaml, as a command line changes them
 ENDLESS = ("Loop", "Scan", "SequenceMap")  # operators that may repeat others without end
 MAX_STEPS = 1000  # timesteps of a control step
 SHORTEST = 1e-5  # timestep [s]
@@ -25,14 +34,12 @@ def is_file(word: str) -> bool:
     return path.is_file() or (path.suffix == ".onnx" and not path.is_dir())
 
 
-def find_run(cfg: dict[str, Any]) -> Any:
+def find_run(cfg: Settings) -> Run:
     """The run that run= names, else the newest."""
-    from gpusim_rl.runs.run import Run, newest
-
     return Run.open(Path(cfg["run"]) if cfg["run"] else newest())
 
 
-def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, Config]:
+def load_run(run: Run, cfg: Settings) -> tuple["Iteration", Config]:
     """Load the policy of a run on the CPU.
 
     Returns:
@@ -51,19 +58,19 @@ def load_run(run: Any, cfg: dict[str, Any]) -> tuple[Any, Config]:
     from gpusim_rl.build.earlier_runs import for_playing  # loads torch, after mistakes
     from gpusim_rl.build.iteration import make_iteration  # loads torch, after mistakes
 
-    ppo = make_iteration(for_playing(config), num_envs=1)
-    ppo.policy.load(state, str(path))
+    iteration = make_iteration(for_playing(config), num_envs=1)
+    iteration.policy.load(state, str(path))
     if edited:
         said = ", ".join(sorted(edited.values()))
         errors.warn(f"warning: {path} was not trained with {run.path}/config.yaml: {said}")
-    ppo.iterations = iterations_of(state)
+    iteration.iterations = iterations_of(state)
     if not cfg["checkpoint"]:
-        calibrate(run, ppo)
-    return ppo, config
+        calibrate(run, iteration)
+    return iteration, config
 
 
-def load_checkpoint(run: Any, ppo: Any, name: str | None) -> None:
-    """Load the policy of a checkpoint of a run into its PPO, the last one if name is None.
+def load_checkpoint(run: Run, iteration: "Iteration", name: str | None) -> None:
+    """Load the policy of a checkpoint of a run into its iteration, the last one if name is None.
 
     ValueError or OSError, in one line, if it is not whole.
     """
@@ -75,16 +82,16 @@ def load_checkpoint(run: Any, ppo: Any, name: str | None) -> None:
         path = run.checkpoints.path / f"{name}.safetensors"
         run.checkpoints.check(path, run.checkpoints.manifest())
         state, _ = load(path)
-    ppo.policy.load(state, str(path))
-    ppo.iterations = iterations_of(state)
-    calibrate(run, ppo)
+    iteration.policy.load(state, str(path))
+    iteration.iterations = iterations_of(state)
+    calibrate(run, iteration)
 
 
-def calibrate(run: Any, ppo: Any) -> None:
+def calibrate(run: Run, iteration: "Iteration") -> None:
     """Give the policy of a run the calibration of its iteration, if there is one."""
     from gpusim_rl.evaluation import calibrate
 
-    calibrate.read(run.path / calibrate.FILE, ppo.policy.actor, ppo.iterations)
+    calibrate.read(run.path / calibrate.FILE, iteration.policy.actor, iteration.iterations)
 
 
 def iterations_of(state: dict[str, Any]) -> int:
@@ -93,19 +100,19 @@ def iterations_of(state: dict[str, Any]) -> int:
     return int(done) if done is not None and done.numel() == 1 else 0
 
 
-def how_to_evaluate(config: Config, cfg: dict[str, Any]) -> dict[str, Any]:
+def how_to_evaluate(config: Config, cfg: Settings) -> dict[str, Any]:
     """The keyword arguments of an evaluation, of a run's configuration and of play.py's."""
     task = {"weights": config.task.weights, "noise": config.task.noise}
     return task | dict(episodes=cfg["episodes"], progress=errors.warn)
 
 
-def check_rough(run: Any, task: Any, words: str) -> None:
+def check_rough(run: Run, task: "Task", words: str) -> None:
     """ValueError, which begins with words of the command line, unless a task is on rough ground."""
     if not task.takes_terrain:
         raise ValueError(f"{words}: the task of {run.path} is on flat ground")
 
 
-def task_on_ground(run: Any, task: Any, kind: str | None, level: int | None) -> Any:
+def task_on_ground(run: Run, task: "Task", kind: str | None, level: int | None) -> "Task":
     """The task of a run on one kind or level of its rough ground; None leaves it as it is.
 
     ValueError if there is none.
@@ -120,24 +127,19 @@ def task_on_ground(run: Any, task: Any, kind: str | None, level: int | None) -> 
     return replace(task, terrain=task.terrain | only)
 
 
-def frames_of(rollout: Rollout, choose: Choose, several: bool = False) -> Frames:
-    """Frames of the first world, or of several side by side. A wrong command raises at once."""
-    command = choose(rollout.about) if rollout.about else None
-
-    def frames() -> Frames:
-        t = 0.0
-        while True:
-            rollout.step(command(t) if command else None)
-            t += rollout.dt
-            rollout.show_world(0)
-            yield t, rollout.qpos() if several else rollout.qpos()[0]
-
-    return frames()
+def frames_of(rollout: Rollout, command: Command | None, several: bool = False) -> Frames:
+    """Frames of the first world, or of several side by side; without a command, by the task's."""
+    t = 0.0
+    while True:
+        rollout.step(command(t) if command else None)
+        t += rollout.dt
+        rollout.show_world(0)
+        yield t, rollout.qpos() if several else rollout.qpos()[0]
 
 
-def run_rollout(run: Any, ppo: Any, config: Config, cfg: dict[str, Any]) -> RunRollout:
+def run_rollout(run: Run, iteration: "Iteration", config: Config, cfg: Settings) -> RunRollout:
     """Worlds of a run's task in which its policy acts: worlds= of them, or one."""
-    task, n = task_on_ground(run, ppo.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
+    task, n = task_on_ground(run, iteration.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
     from gpusim_rl.build.models import (
         make_picture_model,  # loads torch, after mistakes are answered
     )
@@ -145,7 +147,7 @@ def run_rollout(run: Any, ppo: Any, config: Config, cfg: dict[str, Any]) -> RunR
     how: dict[str, Any] = dict(
         weights=config.task.weights, noise=config.task.noise, seed=cfg["seed"]
     )
-    return RunRollout(ppo.policy, task, n, **how, picture=make_picture_model(config))
+    return RunRollout(iteration.policy, task, n, **how, picture=make_picture_model(config))
 
 
 def check_operators(path: Path) -> None:
@@ -187,7 +189,7 @@ def tensors_of(graph: Any) -> Iterator[Any]:
         yield from (tensor.values, tensor.indices)
 
 
-def check_model(model: Any, policy: Any, path: Path) -> None:
+def check_model(model: "MjModel", policy: "Policy", path: Path) -> None:
     """ValueError unless a stranger's model is a robot that the policy of its file can drive."""
     names = {"sensor": [model.sensor(i).name for i in range(model.nsensor)]}
     names["joint"] = [model.joint(i).name for i in range(model.njnt)]
@@ -213,7 +215,7 @@ def check_model(model: Any, policy: Any, path: Path) -> None:
         raise ValueError(f"{path}: timesteps of {timestep} s in {policy.dt} s are not played")
 
 
-def open_onnx(path: Path) -> tuple[Any, Any]:
+def open_onnx(path: Path) -> tuple["Policy", "MjModel"]:
     """The policy of an exported file, and its model; ValueError if they do not fit together."""
     import mujoco
 

@@ -1,7 +1,6 @@
 """mode=record: episodes of a run or of an exported file, as demonstrations."""
 
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from gpusim_rl.play import player
 from gpusim_rl.runs.demonstrations import Demonstrations
 
 
-def record_episodes(cfg: dict[str, Any]) -> Demonstrations:
+def record_episodes(cfg: player.Settings) -> Demonstrations:
     """Whole episodes as play.py's configuration asks for them, on the model's own physics.
 
     An exported file acts in the worlds of run=, or else in those of its task as it comes.
@@ -41,7 +40,7 @@ def record_episodes(cfg: dict[str, Any]) -> Demonstrations:
     return demonstrate(file_action(path, policy, env), env, config.task.name)
 
 
-def task_config(policy: runtime.Policy, cfg: dict[str, Any]) -> Config:
+def task_config(policy: runtime.Policy, cfg: player.Settings) -> Config:
     """The configuration of the task of an exported file, as it comes.
 
     ValueError if there is no such task, or if its code may not be imported.

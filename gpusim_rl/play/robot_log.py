@@ -3,11 +3,12 @@
 import contextlib
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from mujoco import MjModel
 
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.waiting import counted
@@ -36,7 +37,7 @@ def events(log: Recording) -> list[Event]:
     """Phases, faults, restarts, falls, late readings and late steps of a log, in order of time."""
     timeline, time = [], log.time - log.time[:1]
 
-    def tell(mask: Array, text: Any) -> None:
+    def tell(mask: Array, text: Callable[[slice], str]) -> None:
         """An event for steps in a row of mask (T,) bool, whose text is of their first and last."""
         edges = np.flatnonzero(np.diff(np.r_[False, mask, False]))
         for first, end in edges.reshape(-1, 2):
@@ -165,7 +166,7 @@ class LogCaption(Caption):
 def film(
     log: Recording,
     result: TwinResult | None,
-    model: Any,
+    model: MjModel,
     path: Path,
     seconds: float,
     size: list[int] | None,

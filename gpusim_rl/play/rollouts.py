@@ -1,69 +1,41 @@
 """Worlds in which a policy acts, one control step after another: of a run, or of a file.
 
-Videos, the window and the web page step these.
+Videos, the window and the web page step these. Both kinds have:
+
+- `model`: a mujoco.MjModel. `show_world` gives it what a world has of its own.
+- `about`: what the policy's description says of its command; empty if it follows none.
+- `dt`: control period [s]. `worlds`: their number.
+- `command`: (n,) of the last step; None if it was the task's own.
+- `terms`, `measures`: of the first world, from the last step that was `watched`: the weighted
+  reward terms [1/s], and the task's measures.
+- `followed`: (n,) what the robot did of the command then, in its units; None if nobody knows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.free_bodies import free_base, robot_joint
-from gpusim_rl.viewer.target import place_target
+from gpusim_rl.viewer.target import Description, place_target
+
+if TYPE_CHECKING:
+    from mujoco import MjData, MjModel
+
+    from gpusim_rl.deploy import runtime
+    from gpusim_rl.envs.state import State
+    from gpusim_rl.envs.task import Task
+    from gpusim_rl.networks.policy import Policy
+    from gpusim_rl.sim.base import Sim
 
 Numbers = dict[str, float]  # name → value
 
 
-class Rollout(Protocol):
-    """Worlds in which a policy acts.
-
-    - `model`: a mujoco.MjModel. `show_world` gives it what a world has of its own.
-    - `about`: what the policy's description says of its command; empty if it follows none.
-    - `dt`: control period [s]. `worlds`: their number.
-    - `command`: (n,) of the last step; None if it was the task's own.
-    - `terms`, `measures`: of the first world, from the last step that was `watched`: the weighted
-      reward terms [1/s], and the task's measures.
-    - `followed`: (n,) what the robot did of the command then, in its units; None if nobody knows.
-    """
-
-    model: Any
-    about: Mapping[str, Any]
-    dt: float
-    worlds: int
-    command: np.ndarray | None
-    terms: Numbers
-    measures: Numbers
-    followed: np.ndarray | None
-
-    def step(self, command: np.ndarray | None, watched: bool = False) -> None:
-        """Act for one control period on a command (n,); None leaves the task's own."""
-        ...
-
-    def qpos(self) -> np.ndarray:
-        """(worlds, nq) a copy of the state."""
-        ...
-
-    def show_world(self, world: int) -> None:
-        """Give the model the fields and the target of a world. In place."""
-        ...
-
-    def push(self, velocity: np.ndarray) -> None:
-        """Add a velocity (2,) [m/s] along x and y of the world to each robot's base.
-
-        A robot without a free base gets its first number at its first joint. No object is pushed.
-        """
-        ...
-
-    def restart(self) -> None:
-        """Begin a new episode in every world."""
-        ...
-
-
-def pushed(model: Any, velocity: np.ndarray) -> np.ndarray:
+def pushed(model: "MjModel", velocity: np.ndarray) -> np.ndarray:
     """(nv,) what a push adds to `qvel`."""
     added, base, first = np.zeros(model.nv), free_base(model), robot_joint(model)
     if base:
@@ -88,42 +60,44 @@ class RunRollout:
 
     def __init__(
         self,
-        policy: Any,
-        task: Any,
+        policy: "Policy",
+        task: "Task",
         worlds: int,
         *,
         weights: Numbers,
         noise: Numbers,
         seed: int,
-        picture: Any = None,
+        picture: "MjModel | None" = None,
     ):
         from gpusim_rl.deploy.describe import describe_command
         from gpusim_rl.evaluation.evaluate import evaluation_env
         from gpusim_rl.robots.visuals import simulated_geoms
 
-        self.about: Mapping[str, Any] = describe_command(task)
+        self.about: Description = describe_command(task)
         self.env = evaluation_env(task, worlds, weights=weights, noise=noise, seed=seed)
         self.model = self.env.task.mjm if picture is None else picture
         self.geoms = slice(None) if picture is None else simulated_geoms(picture)
         self.dt, self.worlds = self.env.task.dt, worlds
         self.terms, self.measures = dict[str, float](), dict[str, float]()
-        self.weights, self.command = weights, None
+        self.weights = weights
+        self.command: np.ndarray | None = None
         self.followed: np.ndarray | None = None
         self.set_policy(policy)
 
-    def set_policy(self, policy: Any) -> None:
+    def set_policy(self, policy: "Policy") -> None:
         """Let another policy act from now on, which remembers nothing."""
         from gpusim_rl.evaluation.evaluate import MeanAction
 
         self.act = MeanAction(policy, self.worlds)
 
     def step(self, command: np.ndarray | None, watched: bool = False) -> None:
+        """Act for one control period on a command (n,); None leaves the task's own."""
         self.command = command
         if command is not None:
             self.env.set_memory("command", command)
         self.act.step(self.env, self._watch if watched else None)
 
-    def _watch(self, s: Any) -> None:
+    def _watch(self, s: "State") -> None:
         """Keep the reward terms and the measures of the first world in a state."""
         from gpusim_rl.envs.task import reward_terms
 
@@ -134,18 +108,25 @@ class RunRollout:
         self.followed = None if task.drives is None else task.followed(s)[0].numpy()
 
     def qpos(self) -> np.ndarray:
+        """(worlds, nq) a copy of the state."""
         return self.env.sim.qpos.numpy().copy()
 
     def show_world(self, world: int) -> None:
+        """Give the model the fields and the target of a world. In place."""
         show_fields(self.model, self.env.sim, self.env.task.fields, world, self.geoms)
         if self.about:
             place_target(self.model, self.about, self.env.memory["command"][world].numpy())
 
     def push(self, velocity: np.ndarray) -> None:
+        """Add a velocity (2,) [m/s] along x and y of the world to each robot's base.
+
+        A robot without a free base gets its first number at its first joint. No object is pushed.
+        """
         kick = self.env.task.tensor(pushed(self.model, velocity))
         self.env.write({"kick": kick.expand(self.worlds, -1)}, None)
 
     def restart(self) -> None:
+        """Begin a new episode in every world."""
         self.env.restart()
         self.act.restart(self.env.task.tensor([True] * self.worlds).bool())
 
@@ -161,18 +142,18 @@ class FileRollout:
 
     worlds = 1
 
-    def __init__(self, path: Path, policy: Any, model: Any):
+    def __init__(self, path: Path, policy: "runtime.Policy", model: "MjModel"):
         import mujoco
 
         self.path, self.policy, self.model, self.dt = path, policy, model, policy.dt
-        self.about: Mapping[str, Any] = policy.command or {}
+        self.about: Description = policy.command or {}
         self.terms, self.measures = dict[str, float](), dict[str, float]()
         self.data, self.time = mujoco.MjData(model), 0.0
         self.followed: np.ndarray | None = None
         self.restart()
 
     def step(self, command: np.ndarray | None, watched: bool = False) -> None:
-        """As `Rollout` says. ValueError, in one line, if a number is not finite."""
+        """As of a run. ValueError, in one line, if a number is not finite."""
         import mujoco
 
         from gpusim_rl.deploy import runtime
@@ -218,7 +199,10 @@ class FileRollout:
         self.policy.reset()
 
 
-def velocity_of_base(about: Mapping[str, Any], data: Any) -> np.ndarray | None:
+Rollout = RunRollout | FileRollout
+
+
+def velocity_of_base(about: Description, data: "MjData") -> np.ndarray | None:
     """(3,) velocities along x and y [m/s], and about z [rad/s], of a free base in its own frame.
 
     None unless these are what a command asks for, as `about` says.
@@ -245,7 +229,11 @@ def engine_errors(path: Path) -> Iterator[None]:
 
 
 def show_fields(
-    model: Any, sim: Any, fields: tuple[str, ...], world: int, geoms: Any = slice(None)
+    model: "MjModel",
+    sim: "Sim",
+    fields: tuple[str, ...],
+    world: int,
+    geoms: slice | np.ndarray = slice(None),
 ) -> None:
     """Give a model the fields that a world has of its own, for a picture of it. In place.
 

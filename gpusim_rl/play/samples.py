@@ -86,7 +86,6 @@ class Recorder:
                 self.check(f"{method}: {name!r}", x, every)
 
     def note(self, part: str, name: str, x: Tensor) -> None:
-        """Append what a step has of a name."""
         self.series.setdefault(part, {}).setdefault(name, []).append(x)
 
     def take(self, s: State) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import mujoco
 import numpy as np
@@ -20,6 +19,7 @@ from gpusim_rl.core.waiting import counted
 from gpusim_rl.deploy.onboard.log import Recording
 from gpusim_rl.deploy.onboard.verdict import digest
 from gpusim_rl.deploy.rest_measurements import NOSLIP
+from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.play.player import open_onnx
 from gpusim_rl.play.rollouts import engine_errors
 from gpusim_rl.sim.native import Native
@@ -75,7 +75,7 @@ class Twins:
         noise: reading → standard deviation of its noise.
     """
 
-    def __init__(self, policy: Any, model: mujoco.MjModel, noise: dict[str, float]):
+    def __init__(self, policy: Policy, model: mujoco.MjModel, noise: dict[str, float]):
         self.policy, self.model, self.noise = policy, model, noise
         model.opt.noslip_iterations = NOSLIP
         self.sim = Native(model, TWINS, threads=cores_available())
@@ -169,7 +169,7 @@ def noise_of(log: Recording) -> dict[str, float]:
     return noise
 
 
-def twins_of(log: Recording, path: Path) -> tuple[TwinResult | None, Any]:
+def twins_of(log: Recording, path: Path) -> tuple[TwinResult | None, mujoco.MjModel]:
     """The result of the twins of a policy's file, and their model. None as of `compare`.
 
     Raises:
@@ -186,7 +186,7 @@ def twins_of(log: Recording, path: Path) -> tuple[TwinResult | None, Any]:
 
 def compare(
     log: Recording,
-    policy: Any,
+    policy: Policy,
     model: mujoco.MjModel,
     count: Callable[[int], Iterable[int]] = range,
 ) -> TwinResult | None:

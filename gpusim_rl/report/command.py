@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gpusim_rl.config import validate
 from gpusim_rl.core import errors
+from gpusim_rl.core.arguments import parse, show_usage
 from gpusim_rl.core.files import write_whole
 
 MAX_RUNS = 200  # on a page; a multirun has no more
@@ -41,21 +42,10 @@ def common_folder(runs: list[Path]) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def parse(words: list[str]) -> tuple[list[Path], Path]:
+def parse_words(words: list[str]) -> tuple[list[Path], Path]:
     """The runs, and the file to write; ValueError or OSError in one line if the words are wrong."""
-    paths, out = [], None
-    for word in words:
-        key, equals, value = word.partition("=")
-        if word.startswith("-") or (equals and key.isidentifier() and key != "out"):
-            raise ValueError(f"{word}: expected RUN directories, and perhaps out=FILE.html")
-        if not (equals and key == "out"):
-            paths.append(word)
-        elif out is not None:
-            raise ValueError(f"out={value}: out= is given twice")
-        else:
-            out = value
-    if not paths:
-        raise ValueError("expected a run directory, such as runs/quadruped/…")
+    paths, values = parse(words, ("out",), "RUN directories, and perhaps out=FILE.html")
+    out = values.get("out")
     runs = list({run.resolve(): run for run in runs_of(paths)}.values())
     if out is None:
         folder = runs[0] if len(runs) == 1 else common_folder(runs)
@@ -99,10 +89,8 @@ def write_or_warn(runs: list[Path], out: Path) -> bool:
 
 def main(words: list[str]) -> None:
     """Check the words, write the page, and say where it is."""
-    if not words or {"-h", "--help"} & set(words):
-        print(__doc__)
-        raise SystemExit(0 if words else 2)
+    show_usage(words, __doc__)
     with errors.one_line_errors():
-        runs, out = parse(words)
+        runs, out = parse_words(words)
         write(runs, out)
     print(f"wrote {errors.printable(str(out))}")

@@ -107,7 +107,6 @@ def chart(
 
 
 def label_steps(axis: Any, large: bool) -> None:
-    """Label the lower edge of a panel with env steps, such as 1.5M."""
     from matplotlib.ticker import EngFormatter
 
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))

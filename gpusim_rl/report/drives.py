@@ -53,10 +53,8 @@ def rows(run: Summary) -> list[Row]:
         if not len(asked) == len(got) == len(axes(run)):
             continue
         if max(map(abs, asked + got), default=0.0) < LARGEST:
-            older = ["fell"] if x.get("fell") is True else []  # before drives said why
-            failed = x.get("failed", older if x.get("followed") is not False else older or ["off"])
-            why = [word(y) for y in failed] if isinstance(failed, list) else []
-            made.append(Row(asked, got, why))
+            failed = x.get("failed")
+            made.append(Row(asked, got, [*map(word, failed)] if isinstance(failed, list) else []))
     return made
 
 
@@ -80,17 +78,10 @@ def charts(run: Summary) -> list[tuple[str, list[str]]]:
 def table(run: Summary) -> dict[str, list[dict[str, Any]]]:
     """Title → its rows: asked → got along each axis, and why it failed. The failures come first."""
     names, made = list(axes(run)), rows(run)
-    cells = [
-        {
-            "cells": [
-                (f"{asked:+.2f} → {got:+.2f}", row.is_off(name))
-                for name, asked, got in zip(names, row.asked, row.got, strict=True)
-            ],
-            "failed": ", ".join(row.failed),
-        }
-        for row in made
-    ]
-    failed = [x for x in cells if x["failed"]]
-    followed = [x for x in cells if not x["failed"]]
-    counts = [f"{len(part)} of {len(cells)} commands" for part in (failed, followed)]
-    return {f"{counts[0]} failed": failed, f"{counts[1]} were followed": followed}
+    parts: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for row in made:
+        axes_of_row = zip(names, row.asked, row.got, strict=True)
+        cells = [(f"{x:+.2f} → {y:+.2f}", row.is_off(name)) for name, x, y in axes_of_row]
+        parts[bool(row.failed)].append({"cells": cells, "failed": ", ".join(row.failed)})
+    failed, followed = (f"{len(x)} of {len(made)} commands" for x in parts.values())
+    return {f"{failed} failed": parts[True], f"{followed} were followed": parts[False]}

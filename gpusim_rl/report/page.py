@@ -4,7 +4,6 @@ Its policy forbids scripts: a stranger may have made the run.
 """
 
 import base64
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ MAX_PANELS = 24  # of a section
 LEARNING = ("success", "return", "length")
 ENDINGS = ("terminated", "fault", "overflow", "skipped", "rollbacks")
 SPEED = ("steps_per_s", "cores")
+PREFIXES = ("reward", "measure", "schedule", "system")
 SHARES = ("physics", "environment", "policy", "update")
 # The axis of every panel, and what is counted elsewhere. All other metrics are the learner's.
 NO_PANEL = ("iteration", "env_steps", "time_s", "bad")
@@ -38,7 +38,7 @@ class Panel(NamedTuple):
 
 
 def label(runs: list[Summary], name: str) -> str:
-    """The name of a metric in reports, of metrics.json; runs from before that file say its key."""
+    """The name of a metric in reports, of metrics.json, or else its key."""
     return next((x.labels[name] for x in runs if name in x.labels), name.replace("_", " "))
 
 
@@ -51,8 +51,7 @@ def last_mean(run: Summary, name: str) -> float | None:
 
 def last_value(run: Summary, name: str) -> float | None:
     """The last finite value of a metric; None if it has none."""
-    values = run.columns.get(name, np.empty(0))
-    values = values[np.isfinite(values)]
+    (values,) = finite_columns([run], name)
     return float(values[-1]) if len(values) else None
 
 
@@ -64,48 +63,54 @@ def sections(settings: curves.Settings, film: bool) -> dict[str, list[Panel]]:
         film: whether the page has one. If not, its first curve takes the place.
     """
     runs = [run for group in settings.values() for run in group]
-    one = runs[0] if len(runs) == 1 else None
     names = list(dict.fromkeys(name for run in runs for name in run.columns))
-
-    def happened(name: str) -> bool:
-        return any(np.nan_to_num(run.columns[name]).any() for run in runs if name in run.columns)
-
-    def final(name: str) -> float | None:
-        return last_mean(one, name) if one else None
-
-    def panels(metrics: Iterable[str], large: bool = False, signs: bool = False) -> list[Panel]:
-        made = []
-        for name in list(metrics)[:MAX_PANELS]:
-            value = final(name)
-            color = curves.COLORS[value is not None and value < 0] if signs and one else ""
-            mark = mark_of(one) if one and name == "success" else None
-            picture = curves.chart(settings, name, large=large, color=color, mark=mark)
-            title = name.partition("/")[2] or label(runs, name)
-            note = "" if value is None or large else f"{value:.3g}"
-            note = "◆ final evaluation" if mark else note
-            made.append(Panel(printable(title)[:60], picture, note))
-        return [panel for panel in made if panel.picture]
-
-    def below(prefix: str) -> list[str]:
-        return [name for name in names if name.startswith(prefix)]
-
-    others = {*LEARNING, *ENDINGS, *SPEED, *NO_PANEL}
+    by_prefix = {x: [name for name in names if name.startswith(f"{x}/")] for x in PREFIXES}
+    if len(runs) == 1:
+        by_prefix["reward"].sort(key=lambda name: -abs(last_mean(runs[0], name) or 0.0))
     learning = [name for name in LEARNING if name in names]
     # a small picture beside none would leave half of the page empty
     ends = [learning.pop()] if not film and len(learning) == 2 else []
-    rewards = sorted(below("reward/"), key=lambda name: -abs(final(name) or 0.0))
+    ends += [name for name in ENDINGS if any(map(np.any, finite_columns(runs, name)))]
+    others = {*LEARNING, *ENDINGS, *SPEED, *NO_PANEL}
+    metrics = {
+        "Learning": learning,
+        "Reward terms": by_prefix["reward"],
+        "How episodes end, and what goes wrong": ends,
+        "Measures": by_prefix["measure"],
+        "Optimization": [name for name in names if "/" not in name and name not in others],
+        "Schedules": by_prefix["schedule"],
+        "Speed": SPEED,
+        "Machine": by_prefix["system"],
+    }
     with curves.style():
         drawn = {
-            "Learning": panels(learning, large=True),
-            "Reward terms": panels(rewards, signs=True),
-            "How episodes end, and what goes wrong": panels([*ends, *filter(happened, ENDINGS)]),
-            "Measures": panels(below("measure/")),
-            "Optimization": panels(x for x in names if "/" not in x and x not in others),
-            "Schedules": panels(below("schedule/")),
-            "Speed": panels(SPEED),
-            "Machine": panels(below("system/")),
+            title: [make_panel(settings, name, title) for name in some[:MAX_PANELS]]
+            for title, some in metrics.items()
         }
+    drawn = {title: [x for x in some if x.picture] for title, some in drawn.items()}
     return {title: some for title, some in drawn.items() if some}
+
+
+def make_panel(settings: curves.Settings, name: str, section: str) -> Panel:
+    """The panel of a metric; its picture is "" if no run has it."""
+    runs, large = [run for group in settings.values() for run in group], section == "Learning"
+    one = runs[0] if len(runs) == 1 else None
+    value = last_mean(one, name) if one else None
+    signs = one and section == "Reward terms"  # what is taken away has another color
+    color = curves.COLORS[value is not None and value < 0] if signs else ""
+    mark = mark_of(one) if one and name == "success" else None
+    note = "" if value is None or large else f"{value:.3g}"
+    return Panel(
+        printable(name.partition("/")[2] or label(runs, name))[:60],
+        curves.chart(settings, name, large=large, color=color, mark=mark),
+        "◆ final evaluation" if mark else note,
+    )
+
+
+def finite_columns(runs: list[Summary], name: str) -> list[np.ndarray]:
+    """The finite values of a metric in each run; none in one without it."""
+    columns = [run.columns.get(name, np.empty(0)) for run in runs]
+    return [x[np.isfinite(x)] for x in columns]
 
 
 def mark_of(run: Summary) -> curves.Mark | None:
@@ -116,9 +121,8 @@ def mark_of(run: Summary) -> curves.Mark | None:
 
 def shares(run: Summary) -> list[tuple[str, str, float]]:
     """(part, color, share of the training's time [%]) of each, and of the rest; or nothing."""
-    means = {x: run.columns.get(f"share/{x}", np.empty(0)) for x in SHARES}
-    means = {x: y[np.isfinite(y)] for x, y in means.items()}
-    parts = {x: float(y.clip(0, 1).mean()) for x, y in means.items() if len(y)}
+    columns = {x: finite_columns([run], f"share/{x}")[0] for x in SHARES}
+    parts = {x: float(y.clip(0, 1).mean()) for x, y in columns.items() if len(y)}
     if not parts or sum(parts.values()) > 1.001:
         return []
     parts["other"] = max(0.0, 1 - sum(parts.values()))

@@ -146,7 +146,6 @@ def interval(run: Summary, name: str = "success") -> tuple[float, float] | None:
 
 
 def interval_text(run: Summary, name: str = "success") -> str:
-    """An interval as text; empty if there is none."""
     ends = interval(run, name)
     return f"{ends[0]:.3f} to {ends[1]:.3f}" if ends else ""
 

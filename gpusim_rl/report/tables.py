@@ -60,7 +60,6 @@ def rank(run: Summary) -> tuple[bool, float, float]:
 
 
 def counts(runs: list[Summary]) -> str:
-    """How many runs ended in each way."""
     endings = [run.ending for run in runs]
     return ", ".join(f"{endings.count(ending)} {ending}" for ending in dict.fromkeys(endings))
 
@@ -89,7 +88,6 @@ def first_screen(run: Summary, alone: bool) -> dict[str, Any]:
 
 
 def details(run: Summary) -> dict[str, Any]:
-    """What a page says of a single run."""
     return {
         "evaluation": scores.evaluation(run, drives.axes(run)),
         "failures": failures(run),
@@ -161,7 +159,6 @@ def next_commands(run: Summary, alone: bool = True) -> list[tuple[str, str]]:
 
 
 def play_command(run: Summary, *words: str) -> str:
-    """A command that plays a run."""
     return command(program("play"), argument("run", run.run.path), *words, *code_words(run.config))
 
 
@@ -198,13 +195,12 @@ def training_command(run: Summary) -> str:
 
 
 def recipe_of(config: dict[str, Any]) -> str:
-    """The name of a run's recipe; that of before recipes is `fast`."""
+    """The name of a run's recipe, or `fast`: a stranger's may have none."""
     section = config.get("recipe")
     return word(section.get("name", FAST)) if isinstance(section, dict) else FAST
 
 
 def values_of(key: str, flat: list[dict[str, Any]]) -> str:
-    """The values of a key in several runs, in a line."""
     return ", ".join(dict.fromkeys(text(values.get(key)) for values in flat))[:400]
 
 

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from gpusim_rl.config import validate
 from gpusim_rl.core import errors
+from gpusim_rl.core.arguments import parse, show_usage
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.sim.actuator_models import DEEPEST, FARTHEST, WIDEST, Inputs, Net
 from gpusim_rl.tools.actuator_log import Samples, rate, read, window
@@ -87,16 +88,12 @@ def settings(words: list[str]) -> tuple[Path, Path, dict[str, list[float]]]:
     Raises:
         ValueError: in one line.
     """
-    pairs = dict(word.split("=", 1) for word in words[1:] if "=" in word)
-    wrong = [word for word in words[1:] if word.split("=", 1)[0] not in DEFAULTS or "=" not in word]
-    if wrong or not words or "=" in words[0]:
-        raise ValueError(
-            f"{' '.join(wrong or words)}: expected a log,"
-            f" and perhaps KEY=VALUE of {', '.join(DEFAULTS)}"
-        )
-    log, values = Path(words[0]), DEFAULTS | pairs
-    out = values.pop("out") or str(log.with_suffix(".safetensors"))
-    return log, Path(out), {key: numbers(key, value) for key, value in values.items()}
+    (log,), pairs = parse(
+        words, DEFAULTS, f"a log, and perhaps KEY=VALUE of {', '.join(DEFAULTS)}", most=1
+    )
+    values = DEFAULTS | pairs
+    out = Path(values.pop("out") or Path(log).with_suffix(".safetensors"))
+    return Path(log), out, {key: numbers(key, value) for key, value in values.items()}
 
 
 def numbers(key: str, value: str) -> list[float]:
@@ -130,9 +127,7 @@ def look_back(history: list[float], dt: float) -> list[int]:
 
 def main(words: list[str]) -> None:
     """Read, fit, score, write."""
-    if not words or {"-h", "--help"} & set(words):
-        print(__doc__)
-        raise SystemExit(0 if words else 2)
+    show_usage(words, __doc__)
     with errors.one_line_errors():
         log, out, values = settings(words)
         validate.writable("out", str(out), (".safetensors",), [str(log)])

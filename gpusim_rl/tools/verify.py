@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.config import resume
-from gpusim_rl.config.validate import TASK_CODE
 from gpusim_rl.core import errors
+from gpusim_rl.core.arguments import parse, show_usage
 from gpusim_rl.core.files import read_map, read_text
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.core.waiting import waiting
@@ -31,20 +31,16 @@ MAX_NAMES = 5  # of tensors in a message
 
 def main(words: list[str]) -> None:
     """Train again, compare, and print what differs."""
-    if not words or {"-h", "--help"} & set(words):
-        print(__doc__)
-        raise SystemExit(0 if words else 2)
-    task_code = "here" if TASK_CODE in words else None
-    rest = [word for word in words if word != TASK_CODE]
-    if len(rest) not in (1, 2) or not all(word.isdecimal() for word in rest[1:]):
-        errors.exit_with_error(
-            f"{' '.join(words)}: expected a run directory, and perhaps a number of iterations"
-        )
+    show_usage(words, __doc__)
+    expected = "a run directory, and perhaps a number of iterations"
     with errors.one_line_errors():
-        run = Run.open(Path(rest[0]))
-        cfg = resume.load_config(run, task_code)
-        expected = read_hashes(run)
-        count = min(int(rest[1]) if rest[1:] else HASHED, max(expected, default=0))
+        (path, *limit), values = parse(words, ("task_code",), expected, most=2)
+        if values.get("task_code", "here") != "here" or not all(map(str.isdecimal, limit)):
+            raise ValueError(f"{' '.join(words)}: expected {expected}")
+        run = Run.open(Path(path))
+        cfg = resume.load_config(run, values.get("task_code"))
+        hashes = read_hashes(run)
+        count = min(int(limit[0]) if limit else HASHED, max(hashes, default=0))
         if count < 1:
             raise ValueError(f"{run.path} keeps no hashes of its first iterations")
         training = make_iteration(cfg)
@@ -61,15 +57,12 @@ def main(words: list[str]) -> None:
     for i in range(1, count + 1):
         with waiting(f"iteration {i} of {count}"):
             training.iteration()
-        if i in expected:
-            compare(training, i, expected[i])
+        if i in hashes:
+            compare(training, i, hashes[i])
 
 
 def read_hashes(run: Run) -> dict[int, dict[str, Any]]:
-    """Iteration → tensor's name → hash.
-
-    ValueError if the run was continued with another configuration.
-    """
+    """Iteration → tensor's name → hash; ValueError if the run went on with other values."""
     hashes: dict[int, dict[str, Any]] = {}
     for row in run.rows("hashes.jsonl"):
         if "changed" in row:

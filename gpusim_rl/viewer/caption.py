@@ -2,14 +2,17 @@
 
 import functools
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from gpusim_rl.core.errors import printable
 from gpusim_rl.core.free_bodies import robot_joint
-from gpusim_rl.viewer.target import plain_columns
+from gpusim_rl.viewer.target import Description, plain_columns
+
+if TYPE_CHECKING:
+    from mujoco import MjModel
 
 MEAN = 0.4  # s over which the speed is averaged
 FASTEST = 30.0  # m/s; a robot that is faster has begun again somewhere else
@@ -33,8 +36,8 @@ class Caption:
 
     def __init__(
         self,
-        model: Any,
-        about: Mapping[str, Any] | None = None,
+        model: "MjModel",
+        about: Description | None = None,
         command: Callable[[float], np.ndarray] | None = None,
     ):
         import mujoco
@@ -48,7 +51,7 @@ class Caption:
         self.places: deque[tuple[float, np.ndarray]] = deque()  # time [s] and position [m], of late
 
     @staticmethod
-    def named(about: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    def named(about: Description) -> list[tuple[str, ...]]:
         """Name and unit of each number that is shown, which those of a rotation are not."""
         pairs = list(zip(about["names"], about.get("units", ()), strict=False))
         pairs = [pairs[i] for i in plain_columns(about) if i < len(pairs)]

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from gpusim_rl.core.files import part_of, write_whole
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.offscreen import Camera
+
+if TYPE_CHECKING:
+    from mujoco import MjModel
 
 FPS = 25  # frames per second
 HEIGHT, WIDTH = 480, 720  # pixels
@@ -28,7 +31,7 @@ ShowWorld = Callable[[int], None]  # gives the model what a world has of its own
 
 
 def film(
-    model: Any,
+    model: "MjModel",
     frames: Frames,
     path: Path,
     seconds: float,

@@ -14,13 +14,16 @@ import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpusim_rl.core.free_bodies import free_base, robot_joint
 from gpusim_rl.viewer.edges import smooth_edges
 from gpusim_rl.viewer.stage import Stage
+
+if TYPE_CHECKING:
+    from mujoco import MjData, MjModel, MjvCamera, Renderer
 
 NO_GL = (
     "no display and no off-screen OpenGL: install EGL (apt install libegl1 libgl1-mesa-dri)"
@@ -123,7 +126,7 @@ def load_triton() -> None:
                 ctypes.CDLL(str(library), mode=mode)
 
 
-def make_renderer(model: Any, height: int, width: int) -> Any:
+def make_renderer(model: "MjModel", height: int, width: int) -> "Renderer":
     """A mujoco.Renderer with the chosen backend. ValueError, in one line, where none works.
 
     Without a GPU, shadows, reflections and smooth edges are left out: they take most of the time.
@@ -135,8 +138,7 @@ def make_renderer(model: Any, height: int, width: int) -> Any:
 
     screen = model.vis.global_
     screen.offwidth, screen.offheight = max(width, screen.offwidth), max(height, screen.offheight)
-    missing = object()
-    before = getattr(gl_context, "GLContext", missing)
+    before = {name: x for name, x in vars(gl_context).items() if name == "GLContext"}
     try:
         fast = check_context(context_class)
         # MuJoCo chose a backend as it was imported, perhaps one that does not work here
@@ -150,10 +152,8 @@ def make_renderer(model: Any, height: int, width: int) -> Any:
     except Exception as error:  # Each backend raises errors of its own.
         raise ValueError(f"{NO_GL} ({error})") from None
     finally:
-        if before is missing:
-            vars(gl_context).pop("GLContext", None)
-        else:
-            gl_context.GLContext = before
+        vars(gl_context).pop("GLContext", None)
+        vars(gl_context).update(before)
 
 
 class Camera:
@@ -170,7 +170,7 @@ class Camera:
     Raises ValueError where there is no off-screen OpenGL, or no such view.
     """
 
-    def __init__(self, model: Any, height: int, width: int, view: str | None = None):
+    def __init__(self, model: "MjModel", height: int, width: int, view: str | None = None):
         import mujoco
 
         names = [model.camera(i).name for i in range(model.ncam)]
@@ -205,7 +205,7 @@ class Camera:
         self.update_scene(self.camera)
         return self.render()
 
-    def update_scene(self, camera: Any) -> None:
+    def update_scene(self, camera: "MjvCamera | int") -> None:
         """Make the scene of `data` as a camera sees it, on the stage."""
         self.renderer.update_scene(self.data, camera)
         self.stage.dress(self.renderer.scene)
@@ -224,7 +224,9 @@ class Camera:
         self.renderer.close()
 
 
-def framing(model: Any, data: Any, aspect: float) -> tuple[Any, np.ndarray | None]:
+def framing(
+    model: "MjModel", data: "MjData", aspect: float
+) -> tuple["MjvCamera | int", np.ndarray | None]:
     """A camera for films, and its offset from the center of a robot that it follows [m].
 
     A robot with a free base is followed; it is seen along the model's camera `track` if there is
@@ -272,14 +274,14 @@ def opening_of(fovy: float) -> float:
     return 2 * float(np.tan(np.radians(fovy) / 2))
 
 
-def make_stage(model: Any, data: Any) -> Stage:
+def make_stage(model: "MjModel", data: "MjData") -> Stage:
     """The stage of a model, whose pattern fits the robot's size in a state `data`."""
     radius = whole(model, data).distance / 2.5
     sides = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)  # m, of a square
     return Stage(model, data, min(sides, key=lambda x: abs(np.log(1.2 * radius / x))))
 
 
-def bounds(model: Any, data: Any) -> tuple[np.ndarray, np.ndarray]:
+def bounds(model: "MjModel", data: "MjData") -> tuple[np.ndarray, np.ndarray]:
     """The lowest and the highest corner (3,) of a box around the robot's visible geoms [m]."""
     root = model.body_rootid[model.jnt_bodyid[robot_joint(model)]]
     drawn = (model.body_rootid[model.geom_bodyid] == root) & (model.geom_group < VISIBLE_GROUPS)
@@ -292,7 +294,7 @@ def bounds(model: Any, data: Any) -> tuple[np.ndarray, np.ndarray]:
     return (center - half).min(0), (center + half).max(0)
 
 
-def whole(model: Any, data: Any) -> Any:
+def whole(model: "MjModel", data: "MjData") -> "MjvCamera":
     """A free camera that sees the whole robot from its front left.
 
     It sees all of a model without joints, or whose robot's first joint moves no geom.

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,10 +11,13 @@ from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.viewer.offscreen import Camera, whole
 
+if TYPE_CHECKING:
+    from mujoco import MjModel, MjvScene
+
 HEIGHT, WIDTH = 720, 960  # pixels
 
 
-def picture(model: Any, labels: Mapping[str, str], path: Path) -> None:
+def picture(model: "MjModel", labels: Mapping[str, str], path: Path) -> None:
     """Write a PNG of the first keyframe, rendered off screen.
 
     Args:
@@ -48,7 +51,7 @@ def picture(model: Any, labels: Mapping[str, str], path: Path) -> None:
     write_whole(path, imageio.v3.imwrite("<bytes>", image, extension=".png"))
 
 
-def add_label(scene: Any, text: str, at: np.ndarray) -> None:
+def add_label(scene: "MjvScene", text: str, at: np.ndarray) -> None:
     """Add a text to a scene, at a point (3,) [m]."""
     import mujoco
 
@@ -58,7 +61,7 @@ def add_label(scene: Any, text: str, at: np.ndarray) -> None:
     scene.ngeom += 1
 
 
-def add_arrow(scene: Any, start: np.ndarray, end: np.ndarray) -> None:
+def add_arrow(scene: "MjvScene", start: np.ndarray, end: np.ndarray) -> None:
     """Add an arrow to a scene, between two points (3,) [m]."""
     import mujoco
 

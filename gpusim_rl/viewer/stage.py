@@ -4,9 +4,12 @@ The model that is simulated stays as it is. The sky and the pattern come from a 
 own, whose textures a picture's OpenGL context borrows. Ground and lamps are added to each scene.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from mujoco import MjData, MjModel, MjvScene
 
 # The last color is that of the horizon, into which far ground fades.
 STAGE = """
@@ -53,7 +56,7 @@ class Stage:
         cell: side of a square of the pattern [m].
     """
 
-    def __init__(self, model: Any, data: Any, cell: float):
+    def __init__(self, model: "MjModel", data: "MjData", cell: float):
         import mujoco
 
         self.model, self.data = model, data
@@ -97,7 +100,7 @@ class Stage:
         if self.sky:
             context.fogRGBA = HORIZON
 
-    def dress(self, scene: Any) -> None:
+    def dress(self, scene: "MjvScene") -> None:
         """Add what is missing to a scene that was updated. In place."""
         import mujoco
 
@@ -131,7 +134,7 @@ class Stage:
         steps = np.round(axes.T @ (geom.pos - origin) / period)
         geom.pos[:] = origin + axes @ (period * steps)
 
-    def add_tiles(self, scene: Any, data: Any) -> None:
+    def add_tiles(self, scene: "MjvScene", data: "MjData") -> None:
         """Add ground to the scene of a window, which takes no texture: a light and a dark tile in
         turn, around the robot. In place.
 
@@ -164,7 +167,7 @@ class Stage:
             light = self.model.vis.headlight
             light.ambient[:], light.diffuse[:], light.specular[:] = AMBIENT, 0.55, 0.1
 
-    def add_lamps(self, scene: Any) -> None:
+    def add_lamps(self, scene: "MjvScene") -> None:
         """Replace the lights of a scene by ours. In place."""
         import mujoco
 
@@ -189,7 +192,7 @@ def sky() -> np.ndarray:
     return np.broadcast_to(255 * (top + share * (low - top)), (256, 4, 3)).astype(np.uint8)
 
 
-def colors(model: Any) -> np.ndarray:
+def colors(model: "MjModel") -> np.ndarray:
     """(ngeom, 4) the color of each geom, that of its material if it has one."""
     rgba, has = model.geom_rgba.copy(), model.geom_matid >= 0
     rgba[has] = model.mat_rgba[model.geom_matid[has]]
@@ -202,7 +205,7 @@ def contrast(color: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.maximum(*light) / np.minimum(*light)
 
 
-def choose_ground(model: Any) -> int:
+def choose_ground(model: "MjModel") -> int:
     """The number of the stage's material from which the robot stands out more."""
     rgba = colors(model)
     solid = (model.geom_type != PLANE) & (model.geom_bodyid > 0) & (model.geom_group < 3)
@@ -212,7 +215,7 @@ def choose_ground(model: Any) -> int:
     return int(np.argmax(scores))
 
 
-def ground_height(model: Any, data: Any) -> float:
+def ground_height(model: "MjModel", data: "MjData") -> float:
     """Where ground belongs that a model does not have [m]: below all geoms, and not above 0."""
     frames = data.geom_xmat.reshape(-1, 3, 3)
     center = data.geom_xpos[:, 2] + np.einsum("nj,nj->n", frames[:, 2], model.geom_aabb[:, :3])

@@ -3,11 +3,17 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from gpusim_rl.core.free_bodies import free_base
+
+if TYPE_CHECKING:
+    from mujoco import MjData, MjModel
+
+
+Description = Mapping[str, Any]  # what a policy's file says of its command
 
 
 class Turn(NamedTuple):
@@ -18,7 +24,7 @@ class Turn(NamedTuple):
     spin: float  # how far it turns about this axis, at most [rad]
 
 
-def rotations(about: Mapping[str, Any]) -> list[Turn]:
+def rotations(about: Description) -> list[Turn]:
     """The rotations of a command. With `lean`, it is one: the last four numbers.
 
     about: what a policy's description says of its command.
@@ -33,7 +39,7 @@ def rotations(about: Mapping[str, Any]) -> list[Turn]:
     ]
 
 
-def plain_columns(about: Mapping[str, Any]) -> list[int]:
+def plain_columns(about: Description) -> list[int]:
     """The columns of a command that belong to no rotation."""
     turned = [turn.columns for turn in rotations(about)]
     columns = range(len(about["names"]))
@@ -45,7 +51,7 @@ BROKEN = (TypeError, KeyError, AttributeError, OverflowError)
 
 
 # Why: docs/decisions/0071-goals-are-plain-bodies.md
-def place_target(model: Any, about: Mapping[str, Any], command: np.ndarray) -> None:
+def place_target(model: "MjModel", about: Description, command: np.ndarray) -> None:
     """Move the body that shows a command (n,) to it, if the model has one. In place.
 
     What the command does not say, such as the height of a goal of x and y, stays the model's.
@@ -60,7 +66,7 @@ def place_target(model: Any, about: Mapping[str, Any], command: np.ndarray) -> N
             body.quat = command[turn.columns]
 
 
-def check_command(about: Mapping[str, Any] | None, model: Any, path: Path) -> None:
+def check_command(about: Description | None, model: "MjModel", path: Path) -> None:
     """ValueError, in one line, unless the command in a stranger's file can be shown by its model.
 
     Args:
@@ -78,7 +84,7 @@ def check_command(about: Mapping[str, Any] | None, model: Any, path: Path) -> No
         raise ValueError(f"{path}: {fault}")
 
 
-def fault_of(about: Mapping[str, Any], model: Any) -> str:
+def fault_of(about: Description, model: "MjModel") -> str:
     """The fault of a command's description in one line; empty if it has none."""
     count, trained = len(about["names"]), about["trained"]
     for key in ("names", "units"):
@@ -104,7 +110,7 @@ def fault_of(about: Mapping[str, Any], model: Any) -> str:
     return ""
 
 
-def fixed_command(about: Mapping[str, Any] | None, command: list[float] | None) -> np.ndarray:
+def fixed_command(about: Description | None, command: list[float] | None) -> np.ndarray:
     """(n,) what command= of the command line asks of a policy; (0,) if it is not given.
 
     ValueError unless it has as many numbers as the policy follows.
@@ -122,7 +128,7 @@ def is_number(x: Any) -> bool:
     return type(x) in (int, float) and math.isfinite(x)
 
 
-def can_show(model: Any, name: Any) -> bool:
+def can_show(model: "MjModel", name: Any) -> bool:
     """Whether a body may be moved: it is in the world, and nothing of it or on it has a joint."""
     names = [model.body(i).name for i in range(model.nbody)]
     if not isinstance(name, str) or not name or name not in names:
@@ -134,7 +140,7 @@ def can_show(model: Any, name: Any) -> bool:
 
 
 def command_arrow(
-    about: Mapping[str, Any], command: np.ndarray, data: Any, reach: float
+    about: Description, command: np.ndarray, data: "MjData", reach: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Start and end (3,) [m] of an arrow over the robot that shows a velocity along x and y.
 

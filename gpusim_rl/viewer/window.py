@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -11,13 +11,14 @@ from gpusim_rl.core.free_bodies import robot_joint
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.offscreen import framing, load_triton, make_stage, quiet_glfw, whole
 from gpusim_rl.viewer.picture import add_arrow
-from gpusim_rl.viewer.target import command_arrow, leaning, plain_columns, rotations
+from gpusim_rl.viewer.target import Description, command_arrow, leaning, plain_columns, rotations
+
+if TYPE_CHECKING:
+    from mujoco import MjData, MjModel, MjvScene
 
 PUSHES = ((0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0))  # m/s along x and y
 Numbers = Sequence[float]
 Command = Callable[[float], np.ndarray]  # time [s] → command
-# what a policy's description says of its command → the command
-Choose = Callable[[Mapping[str, Any]], Command]
 
 
 class Keys:
@@ -70,7 +71,7 @@ class Keys:
         return self.value
 
 
-def view(model: Any, frames: Frames, keys: Keys | None = None, rollout: Any = None) -> None:
+def view(model: "MjModel", frames: Frames, keys: Keys | None = None, rollout: Any = None) -> None:
     """Show the frames in MuJoCo's viewer, in real time, until the window closes.
 
     Args:
@@ -130,7 +131,7 @@ def check_window() -> None:
             )
 
 
-def follow(window: Any, model: Any, data: Any) -> None:
+def follow(window: Any, model: "MjModel", data: "MjData") -> None:
     """Let the camera of a window frame the robot by its size, and follow one that may leave."""
     import mujoco
 
@@ -144,7 +145,7 @@ def follow(window: Any, model: Any, data: Any) -> None:
         camera.trackbodyid = model.jnt_bodyid[robot_joint(model)]
 
 
-def draw_command(scene: Any, rollout: Any, data: Any) -> None:
+def draw_command(scene: "MjvScene", rollout: Any, data: "MjData") -> None:
     """Draw the last command as an arrow in a scene, if it is a velocity."""
     if rollout and rollout.command is not None and data.model.njnt:
         reach = whole(data.model, data).distance / 2.5
@@ -153,7 +154,7 @@ def draw_command(scene: Any, rollout: Any, data: Any) -> None:
             add_arrow(scene, *arrow)
 
 
-def tour(about: Mapping[str, Any], seconds: float) -> Command:
+def tour(about: Description, seconds: float) -> Command:
     """The center of the ranges, then 0.8 of the way to each number's ends, equally long each.
 
     A rotation turns from stop to stop: it leans 0.8 of what it may. The center is 0 unless it is

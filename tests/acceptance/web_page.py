@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from gpusim_rl.commands import play
+from gpusim_rl.commands import play, play_mode
 from gpusim_rl.config import compose
 from tests.browser import PATIENCE, WebPage, WebServer, chromium, listening
 
@@ -38,11 +38,11 @@ def filmed(run: Path, seed: int, seconds: float) -> dict[float, np.ndarray]:
 
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
         words = [f"run={run}", f"command={WALK}", f"seed={seed}", f"video={folder}/x.mp4"]
-        before, play.film = play.film, film
+        before, play_mode.film = play_mode.film, film
         try:
-            play.show(compose.compose_plain("play", words), "video")
+            play.play(compose.compose_plain("play", words))
         finally:
-            play.film = before
+            play_mode.film = before
     return states
 
 

@@ -13,7 +13,14 @@ from tests.command_lines import SMALL, command, refused
 # task that mode=new-task writes.
 PY, YAML, XML = "tasks/pointer.py", "conf/task/pointer.yaml", "tasks/assets/pointer.xml"
 NEAR = "near=torch.exp(-self.error(s) / self.sigma)"
-TERMINATED = "    def measure(self, s):"
+MEASURE = "    def measure(self, s):"
+
+
+def method(line: str, result: str) -> tuple[str, str, str]:
+    """What adds a method to the task."""
+    return PY, MEASURE, f"    def {line}:\n        return {result}\n\n{MEASURE}"
+
+
 MISTAKES = {
     "reward of two dimensions": (
         *(PY, NEAR, f"{NEAR}[:, None]"),
@@ -64,27 +71,15 @@ MISTAKES = {
         r"warning: Pointer.reward: the term 'calm' is .* %.*lower task.weights.calm=1000",
     ),
     "the end at once": (
-        *(
-            PY,
-            TERMINATED,
-            f"    def terminated(self, s):\n        return s.time > 0\n\n{TERMINATED}",
-        ),
+        *method("terminated(self, s)", "s.time > 0"),
         r"error: Pointer.terminated: 100 % of the episodes end at their first step",
     ),
     "the end too soon": (
-        *(
-            PY,
-            TERMINATED,
-            f"    def terminated(self, s):\n        return s.time > 9\n\n{TERMINATED}",
-        ),
+        *method("terminated(self, s)", "s.time > 9"),
         r"warning: Pointer.terminated: within the first second, and 20 steps, 100 % of the",
     ),
     "memory that start does not have": (
-        *(
-            PY,
-            TERMINATED,
-            f"    def update(self, s, rng):\n        return dict(goal=s.qpos)\n\n{TERMINATED}",
-        ),
+        *method("update(self, s, rng)", "dict(goal=s.qpos)"),
         r"error: Pointer.update: 'goal' is no entry of the memory \(command\): `start` gives it",
     ),
     "an observation in micrometers": (

@@ -2,7 +2,6 @@
 refuses."""
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 import yaml
 
 from gpusim_rl.commands import new_task
-from tests.command_lines import environment, refused, succeed
+from tests.command_lines import environment, refused, run_process, succeed
 from tests.docs.examples import files
 from tests.test_wheel import copy_source, copy_tree
 from tests.worlds import ROOT
@@ -18,12 +17,7 @@ from tests.worlds import ROOT
 WRITTEN = ("tasks/{}.py", "conf/task/{}.yaml", "tasks/assets/{}.xml", "tests/test_{}.py")
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
-    """An empty working directory."""
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
+NO_NAMES = ("my-arm", "2x", "class", "none", "on", "no", "_x", "../x", "a b", "ü", True, 5, "x\n")
 
 
 def contents(folder: Path) -> dict[Path, str]:
@@ -70,15 +64,7 @@ def test_a_task_in_a_checkout(tmp_path):
     env = environment(tmp_path / "home") | {"PYTHONPATH": str(root)}
 
     def run(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=root,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+        done = run_process(sys.executable, *words, cwd=root, env=env)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -97,11 +83,7 @@ def test_a_task_in_a_checkout(tmp_path):
     [
         (None, "mode=new-task needs name=NAME, for example name=my_arm"),
         ("", "mode=new-task needs name=NAME, for example name=my_arm"),
-        *((name, f"name={name}: expected a name such as my_arm") for name in ("my-arm", "2x")),
-        *((name, f"name={name}: expected a name such as my_arm") for name in ("class", "none")),
-        *((name, f"name={name}: expected a name such as my_arm") for name in ("on", "no", "_x")),
-        *((name, f"name={name}: expected a name such as my_arm") for name in ("../x", "a b", "ü")),
-        *((name, f"name={name}: expected a name such as my_arm") for name in (True, 5, "x\n")),
+        *((name, f"name={name}: expected a name such as my_arm") for name in NO_NAMES),
         ("quadruped", "tasks/locomotion/quadruped.py exists already: choose another name"),
         ("cartpole", "tasks/classic/cartpole.py exists already: choose another name"),
         ("classic", "tasks/classic exists already: choose another name"),

@@ -29,20 +29,6 @@ from tests.command_lines import EXPORTED, TINY, command, refused, succeed
 from tests.films import decoded
 from tests.worlds import ROOT, make_task, numbers
 
-
-@pytest.fixture
-def here(tmp_path) -> Path:
-    """An empty directory to run in."""
-    (tmp_path / "here").mkdir()
-    return tmp_path / "here"
-
-
-@pytest.fixture
-def copy(here, trained) -> Path:
-    """A copy of the trained run."""
-    return shutil.copytree(trained, here / "run")
-
-
 # -- train.py --------------------------------------------------------------------------------------
 
 
@@ -65,24 +51,17 @@ def test_run_directory_is_whole(trained):
     run = Run(trained)
     words = ["task=quadruped", *TINY, EXPORTED, "iterations=2", "run_dir=run"]
     cfg = compose.compose_plain("config", words)
-    assert run.config == curriculum.config_at(cfg["curriculum"], cfg) | {
-        "threads": 1,
-        "gpu": {},
-        "recipe": {"name": "fast"},
-        "algo_code": None,
-    }
+    own = {"threads": 1, "gpu": {}, "recipe": {"name": "fast"}, "algo_code": None}
+    assert run.config == curriculum.config_at(cfg["curriculum"], cfg) | own
     versions = json.loads((trained / "versions.json").read_text())
     assert {"python", "torch", "mujoco", "commit", "gpu"} <= versions.keys()
     rows = run.rows()
     assert [(row["iteration"], row["env_steps"]) for row in rows] == [(1, 64), (2, 128)]
     terms = {f"reward/{term}" for term in numbers("quadruped")["weights"]}
-    assert all(
-        terms | {"iteration", "env_steps", "time_s", "steps_per_s", "return", "fault"} <= row.keys()
-        for row in rows
-    )
-    assert 0 < rows[0]["time_s"] < rows[1]["time_s"] and all(
-        row["fault"] == 0 and row["steps_per_s"] > 0 for row in rows
-    )
+    terms |= {"iteration", "env_steps", "time_s", "steps_per_s", "return", "fault"}
+    assert all(terms <= row.keys() for row in rows)
+    assert 0 < rows[0]["time_s"] < rows[1]["time_s"]
+    assert all(row["fault"] == 0 and row["steps_per_s"] > 0 for row in rows)
     assert [p.name for p in run.checkpoints.saved()] == ["000000.safetensors", "000002.safetensors"]
     assert [row["iteration"] for row in run.rows("hashes.jsonl")] == [1, 2]
     scores = json.loads((trained / "eval.json").read_text())
@@ -122,15 +101,8 @@ def test_film_from_the_file_alone(here, trained):
     """play.py onnx=… films the policy where neither torch nor the run can be had, and leaves the
     film alone."""
     shutil.copy(trained / "policy.onnx", here / "p.onnx")
-    said = succeed(
-        "play.py",
-        "onnx=p.onnx",
-        "video=walk.mp4",
-        "seconds=2",
-        "command=[0.5,0,0]",
-        cwd=here,
-        block="torch",
-    )
+    words = ("onnx=p.onnx", "video=walk.mp4", "seconds=2", "command=[0.5,0,0]")
+    said = succeed("play.py", *words, cwd=here, block="torch")
     assert said == "wrote walk.mp4\n"
     assert sorted(p.name for p in here.iterdir()) == ["p.onnx", "walk.mp4"]
     check_film(here / "walk.mp4", 2)
@@ -174,8 +146,8 @@ def test_the_demo_is_shown_as_another_policy(line, film, monkeypatch):
     """The word may stand with a mode or a film; without a display it writes demo.mp4."""
     shown: list[dict[str, Any]] = []
     monkeypatch.setattr(play_mode, "has_display", lambda: False)
-    monkeypatch.setattr(play, "show", lambda cfg, mode: shown.append(cfg))
-    monkeypatch.setitem(play.STORIES, "web", shown.append)
+    for name in ("video", "web"):
+        monkeypatch.setitem(play_mode.MODES, name, play_mode.MODES[name]._replace(run=shown.append))
     monkeypatch.setattr(sys, "argv", ["play.py", *line.split()])
     play.main()
     assert [(x["onnx"], x["video"]) for x in shown] == [(str(play_mode.DEMO), film)]
@@ -192,30 +164,20 @@ def test_command_of_another_width(here, trained):
 def test_evaluate(here, trained):
     """mode=evaluate prints and writes the scores that evaluate() gives for the run's actor on the
     same seeds."""
-    said = succeed(
-        "play.py", f"run={trained}", "mode=evaluate", "out=eval.json", "episodes=4", cwd=here
-    )
+    words = (f"run={trained}", "mode=evaluate", "out=eval.json", "episodes=4")
+    said = succeed("play.py", *words, cwd=here)
     scores = json.loads((here / "eval.json").read_text())
     assert json.loads(said) == scores and scores["episodes"] == 4
-    assert {
-        "success",
-        "return",
-        "episodes",
-        "velocity_rmse",
-        "yaw_rmse",
-        "falls_per_episode",
-    } <= scores.keys()
+    names = {"success", "return", "episodes", "velocity_rmse", "yaw_rmse", "falls_per_episode"}
+    assert names <= scores.keys()
     settings = resume.load_config(Run(trained))
     ppo = make_iteration(settings)
     ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
     calibrate.read(trained / calibrate.FILE, ppo.policy.actor, ppo.iterations)
-    weights, noise = settings.task.weights, settings.task.noise
-    episodes = evaluate(
-        ppo.policy, make_task(episode=0.2), weights=weights, noise=noise, episodes=4
-    )
-    assert {key: x for key, x in scores.items() if key in episodes} | {
-        "success": scores["episodes_passed"]
-    } == episodes
+    how = dict(weights=settings.task.weights, noise=settings.task.noise, episodes=4)
+    episodes = evaluate(ppo.policy, make_task(episode=0.2), **how)
+    played = {key: x for key, x in scores.items() if key in episodes}
+    assert played | {"success": scores["episodes_passed"]} == episodes
     driven = {f"{x}_{axis}" for x in ("bias", "dead") for axis in ("forward", "left", "turn")}
     causes = {key for key in scores if key.startswith("not_")}
     assert {*scores} - {*episodes} - causes == {"as_told", "episodes_passed"} | driven
@@ -314,18 +276,14 @@ def test_resume_is_exact(here, copy):
     before = Run(copy).rows()
     # as a crash leaves it: a row that the checkpoint does not know of, and one cut short
     with open(copy / "metrics.jsonl", "a") as file:
-        file.write(
-            json.dumps(before[-1] | {"iteration": 3, "return": -99.0}) + '\n{"iteration": 4, "retu'
-        )
-    said = succeed(
-        "train.py", "resume=run", "iterations=4", "log=none", "save_every=1", cwd=here, fresh=True
-    )
+        row = json.dumps(before[-1] | {"iteration": 3, "return": -99.0})
+        file.write(f'{row}\n{{"iteration": 4, "retu')
+    words = ("resume=run", "iterations=4", "log=none", "save_every=1")
+    said = succeed("train.py", *words, cwd=here, fresh=True)
     first, second, *_ = said.splitlines()
     assert first.startswith("run: run;") and second.startswith(("iteration 3/4", "iteration 4/4"))
-    (mine, note), (whole, _) = (
-        load(Run(copy).checkpoints.latest()),
-        load(Run(here / "whole").checkpoints.latest()),
-    )
+    runs = Run(copy), Run(here / "whole")
+    (mine, note), (whole, _) = (load(run.checkpoints.latest()) for run in runs)
     assert note["iteration"] == "4" and mine.keys() == whole.keys()
     assert [name for name in whole if not torch.equal(mine[name], whole[name])] == []
     rows = Run(copy).rows()
@@ -342,44 +300,21 @@ def test_resume_is_exact(here, copy):
 def test_resume_changes_little(here, copy):
     """resume= refuses what would make it another run in one line that lists the differences; of
     other changes it warns."""
-    line = refused(
-        "train.py",
-        "resume=run",
-        "seed=2",
-        "task=cartpole",
-        "num_envs=17",
-        "algo.hidden=[8]",
-        cwd=here,
-        block="torch",
-    )
-    for difference in (
-        "seed 1 → 2",
-        "task.name quadruped → cartpole",
-        "num_envs 16 → 17",
-        "algo.hidden [16] → [8]",
-    ):
-        assert difference in line
+    resume_run = ("train.py", "resume=run")
+    words = ("seed=2", "task=cartpole", "num_envs=17", "algo.hidden=[8]")
+    line = refused(*resume_run, *words, cwd=here, block="torch")
+    differences = ("seed 1 → 2", "task.name quadruped → cartpole", "num_envs 16 → 17")
+    assert all(x in line for x in (*differences, "algo.hidden [16] → [8]"))
     before = (copy / "config.yaml").read_bytes()
-    assert "iterations=1: run has done 2 already" in refused(
-        "train.py", "resume=run", "iterations=1", cwd=here
-    )
+    line = refused(*resume_run, "iterations=1", cwd=here)
+    assert "iterations=1: run has done 2 already" in line
     assert (copy / "config.yaml").read_bytes() == before
-    words = (
-        "task=quadruped",
-        "num_envs=16",
-        "iterations=3",
-        "export=none",
-        "report=false",
-        "algo.gamma=0.9",
-        "task.weights.jerk=1",
-    )
-    done = command("train.py", "resume=run", *words, cwd=here)
-    assert done.returncode == 0 and done.stderr.count("\n") == 1
-    assert (
-        done.stderr.startswith("warning: ")
-        and "from iteration 2 on this is not the run" in done.stderr
-    )
-    assert "task.weights.jerk 0.04 → 1" in done.stderr and "algo.gamma 0.97 → 0.9" in done.stderr
+    words = ("task=quadruped", "num_envs=16", "iterations=3", "export=none", "report=false")
+    changes = ("algo.gamma=0.9", "task.weights.jerk=1")
+    done = command(*resume_run, *words, *changes, cwd=here)
+    assert done.returncode == 0 and re.fullmatch("warning: .*\n", done.stderr)
+    differences = ("task.weights.jerk 0.04 → 1", "algo.gamma 0.97 → 0.9")
+    assert all(x in done.stderr for x in ("from iteration 2 on this is not the run", *differences))
     assert Run(copy).config["algo"]["gamma"] == 0.9
     assert not (copy / "policy.onnx").exists()  # export=none: it was of iteration 2
 
@@ -390,8 +325,5 @@ def test_a_run_may_be_older_than_a_key(trained):
     kept = run.config
     del kept["episodes"], kept["task"]["swing_height"], kept["algo_code"]
     cfg = check_words.merge(compose.build("config", ["task=quadruped"]), kept)
-    assert (
-        cfg["episodes"] == 512
-        and cfg["task"]["swing_height"] == numbers("quadruped")["swing_height"]
-        and cfg["num_envs"] == 16
-    )
+    assert cfg["episodes"] == 512 and cfg["num_envs"] == 16
+    assert cfg["task"]["swing_height"] == numbers("quadruped")["swing_height"]

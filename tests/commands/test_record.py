@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from gpusim_rl.commands import play
-from gpusim_rl.commands.play_mode import choose_mode
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.evaluation.demonstrate import SEED
 from gpusim_rl.evaluation.evaluate import evaluate
@@ -59,17 +58,3 @@ def test_episodes_of_a_file(tmp_path):
     one = record_episodes.record_episodes(settings(f"onnx={file}", f"run={run}"))
     other = record_episodes.record_episodes(settings(f"run={run}"))
     torch.testing.assert_close(one.record.rows, other.record.rows, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["run=x"], "mode=record needs out=FILE.safetensors"),
-        (["run=x", "out=a.onnx"], "expected a name that ends in .safetensors"),
-        (["out=a.safetensors", "repro=b"], "repro= is shown by itself"),
-    ],
-)
-def test_what_does_not_fit_is_refused(words, message):
-    """In one line."""
-    with pytest.raises(ValueError, match=message):
-        choose_mode(settings(*words))

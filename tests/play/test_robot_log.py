@@ -133,18 +133,13 @@ def test_events(logs):
     up[300:305] = 1, 0, 0
     phase = log.phase.copy()
     phase[310:], phase[340:] = "stop", "off"
-    lines = made(
-        log, age=age, time=time, readings={**log.readings, "up": up}, phase=phase, whole=False
-    )
-    for line in (
-        "2.00 readings are up to 0.07 s old (2 steps)",
-        "4.30 no step for 0.32 s",
-        "6.30 up: tilted by more than 60° (5 steps)",
-        "6.50 stops",
-        "7.10 off",
+    readings = {**log.readings, "up": up}
+    lines = made(log, age=age, time=time, readings=readings, phase=phase, whole=False)
+    assert {*lines} >= {
+        *("2.00 readings are up to 0.07 s old (2 steps)", "4.30 no step for 0.32 s"),
+        *("6.30 up: tilted by more than 60° (5 steps)", "6.50 stops", "7.10 off"),
         "8.88 the log has no end: its program was killed, or it was cut",
-    ):
-        assert line in lines
+    }
     blank = replace(log, **{x: getattr(log, x)[:0] for x in ("time", "age", "phase", "restart")})
     walks = made(log, phase=np.where(log.phase == "run", "walk", log.phase))  # of another program
     assert walks[1] == "0.56 walk"

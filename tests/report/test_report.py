@@ -40,6 +40,12 @@ def render(*runs: Path, out: Path) -> str:
     return out.read_text()
 
 
+def append(run: Path, line: str) -> None:
+    """Add a line to the metrics of a run."""
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(f"{line}\n")
+
+
 def pictures(page: str) -> list[str]:
     """The SVG pictures of a page."""
     coded = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
@@ -79,9 +85,8 @@ def test_one_run(tmp_path):
     for title in ("Measures", "Optimization", "Speed"):
         assert f"<summary>{title}</summary>" in page
     assert f"data:video/mp4;base64,{base64.b64encode(b'film').decode()}" in page
-    assert (
-        "The best run" not in page and len(pictures(page)) == 8
-    )  # success, return, length; a term, a measure, a loss and so on
+    assert "The best run" not in page
+    assert len(pictures(page)) == 8  # success, return, length; a term, a measure, a loss and so on
 
 
 def test_metrics_of_another_learner(tmp_path):
@@ -90,8 +95,7 @@ def test_metrics_of_another_learner(tmp_path):
     about |= {"reward/*": {"label": "reward term"}, "broken": 3, "unlogged": {"label": "nothing"}}
     run = make_run(tmp_path / "run", metrics=about)
     row = {"iteration": 13, "env_steps": 1300, "elite_return": 7.0, "time_s": 1.0}
-    with open(run / "metrics.jsonl", "a") as file:
-        file.write(f"{json.dumps(row)}\n")
+    append(run, json.dumps(row))
     names = titles(render(run, out=run / "report.html"))
     assert "return of the elite" in names and "policy loss" in names
     assert "time" not in names and "nothing" not in names
@@ -115,12 +119,8 @@ def test_several_runs(tmp_path):
     table has the swept keys, mean and range of the scores, and each run."""
     for gamma in (0.9, 0.95):
         for seed in (1, 2, 3):
-            words = (
-                f"algo.gamma={gamma}",
-                f"seed={seed}",
-                f"film_every={seed}",
-                f"save_every={seed}",
-            )
+            silent = (f"film_every={seed}", f"save_every={seed}")
+            words = (f"algo.gamma={gamma}", f"seed={seed}", *silent)
             scores = SCORES | {"success": gamma / 2 if seed < 3 else gamma}
             make_run(tmp_path / f"g{gamma}-s{seed}", *words, rows=10 + seed, eval=scores)
     report.main([str(tmp_path)])
@@ -156,9 +156,8 @@ def test_a_run_that_failed(tmp_path):
     why = {"iteration": 12, "world": 4, "step": 9, "why": ["reward"], "term": "up"}
     failed = make_run(tmp_path / "failed", report=why | {"terms": {"up": 3.5}})
     page = render(failed, out=tmp_path / "a.html")
-    assert "Failed after 12 of 100 iterations: world 4, step 9: reward; largest reward term up" in (
-        page
-    )
+    says = "Failed after 12 of 100 iterations: world 4, step 9: reward; largest reward term up"
+    assert says in page
     good = make_run(tmp_path / "good", eval={"success": 0.0})
     text = text_of(render(failed, good, out=tmp_path / "a.html"))
     assert "1 finished, 1 failed. The best run, good: Finished" in text
@@ -199,8 +198,7 @@ def test_hostile_metrics(tmp_path):
     """Rows with numbers that are none, huge ones, or too many of them make a page all the same."""
     runs = [make_run(tmp_path / f"r{i}", f"seed={i}", rows=3) for i in range(len(HOSTILE))]
     for run, line in zip(runs, HOSTILE, strict=True):
-        with open(run / "metrics.jsonl", "a") as file:
-            file.write(f"{line}\n")
+        append(run, line)
     page = render(*runs, out=tmp_path / "a.html")
     assert "6 runs" in page and len(page) < 3_000_000
     assert [f"{run.name}<td" in page for run in runs] == [True] * 6
@@ -227,8 +225,7 @@ def test_names_that_no_picture_may_hold(tmp_path):
     names = ("\0a", "a\x1b[2J", "\ud800", "a\nb", "\uffff", "a--><b>")
     row = {"iteration": 3, "env_steps": 300} | {f"reward/{name}": 1.0 for name in names}
     run = make_run(tmp_path / "run", rows=2)
-    with open(run / "metrics.jsonl", "a") as file:
-        file.write(f"{json.dumps(row)}\n")
+    append(run, json.dumps(row))
     page = render(run, out=run / "report.html")
     names_drawn = titles(page)
     for picture in pictures(page):
@@ -271,11 +268,8 @@ def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
     run = train(configure(*words, "iterations=1", "run_dir=run")).path
     assert (run / "report.html").is_file()
     error = capsys.readouterr().err
-    says = [
-        f"not logged: run/{name}: RuntimeError: the logger is full"
-        for name in ("policy.onnx", "report.html")
-    ]
-    assert error.splitlines()[-2:] == says
+    files, says = ("policy.onnx", "report.html"), "RuntimeError: the logger is full"
+    assert error.splitlines()[-2:] == [f"not logged: run/{name}: {says}" for name in files]
 
 
 def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
@@ -323,7 +317,7 @@ WRONG = {
     "empty": "empty is not a run directory, and has none below it",
     "file": "file is not a directory",
     "run nowhere": "nowhere is not a directory",
-    "out=a.html": "expected a run directory, such as runs/quadruped/",
+    "out=a.html": "out=a.html: expected RUN directories",
     "run out=a.txt": "out=a.txt: expected a name that ends in .html",
     "run out=": "out=: expected a name that ends in .html",
     "run out=none/a.html": "out=none/a.html: no directory none",
@@ -520,9 +514,8 @@ def test_scores_have_units_and_meanings(tmp_path):
     assert scores.meaning("bias_forward", "quadruped", units)[0] == "m/s"
     assert "forward" in scores.meaning("not_forward", "quadruped", units)[1]
     assert scores.meaning("mine", "own", {}) == ("", "")
-    page = text_of(
-        render(make_run(tmp_path / "run", eval={"upright_s": 2.0}), out=tmp_path / "a.html")
-    )
+    run = make_run(tmp_path / "run", eval={"upright_s": 2.0})
+    page = text_of(render(run, out=tmp_path / "a.html"))
     assert "upright_s 2 s time from which the pole stays upright" in page
 
 
@@ -541,6 +534,5 @@ def test_shares_of_the_time_are_one_band(tmp_path):
     page = render(run, out=tmp_path / "a.html")
     assert "physics 40 %" in text_of(page) and "other 60 %" in text_of(page)
     row = {"iteration": 13, "env_steps": 1300, "share/physics": 1.0, "share/update": 0.9}
-    with open(run / "metrics.jsonl", "a") as file:
-        file.write(f"{json.dumps(row)}\n")
+    append(run, json.dumps(row))
     assert "Where the time goes" not in render(run, out=tmp_path / "b.html")

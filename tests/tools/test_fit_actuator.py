@@ -31,9 +31,8 @@ def wishes(seed: int, rows: int = ROWS) -> torch.Tensor:
     draw = np.random.default_rng(seed)
     time, target = DT * np.arange(rows)[:, None], 0.0
     for _ in range(5):
-        f, a, phase = (
-            draw.uniform(*ends, JOINTS) for ends in ((0.3, 4.0), (0.05, 0.3), (0.0, 6.3))
-        )
+        ends = ((0.3, 4.0), (0.05, 0.3), (0.0, 6.3))
+        f, a, phase = (draw.uniform(*x, JOINTS) for x in ends)
         target = target + a * np.sin(2 * np.pi * f * time + phase)
     steps = draw.uniform(-0.5, 0.5, (rows // 100 + 1, JOINTS)).repeat(100, 0)[:rows]
     return torch.from_numpy(target + steps)
@@ -55,10 +54,9 @@ def write(path: Path, rows: list[tuple[torch.Tensor, ...]]) -> str:
     """A log."""
     lines = ["time,joint,target,position,velocity,torque"]
     for i, row in enumerate(rows):
-        lines += [
-            f"{i * DT:.6f},hinge{j}," + ",".join(f"{x[j].item():.9g}" for x in row)
-            for j in range(JOINTS)
-        ]
+        for j in range(JOINTS):
+            numbers = ",".join(f"{x[j].item():.9g}" for x in row)
+            lines.append(f"{i * DT:.6f},hinge{j},{numbers}")
     path.write_text("\n".join(lines))
     return str(path)
 
@@ -70,10 +68,8 @@ def hand_made(path: Path) -> Actuator:
         [[0.9, 0.5, 0.2, -1.5, -0.3, 0.0], [0.2, 0.3, 0.6, -0.8, -0.3, 0.2]]
     ).repeat(4, 1)
     first = first * (1 + 0.3 * torch.randn(8, 6, generator=draw))
-    Net(
-        INPUTS,
-        [(first, 0.1 * torch.randn(8, generator=draw)), (torch.full((1, 8), 0.12), torch.zeros(1))],
-    ).save(path)
+    last = torch.full((1, 8), 0.12), torch.zeros(1)
+    Net(INPUTS, [(first, 0.1 * torch.randn(8, generator=draw)), last]).save(path)
     return make_actuator(kind="net", file=str(path))
 
 
@@ -81,11 +77,8 @@ def hand_made(path: Path) -> Actuator:
 def test_recovers(what, tmp_path, capsys):
     """A known network, and a DC motor with a delay, are recovered: on what was held out and, moving
     freely, on new targets."""
-    true = (
-        hand_made(tmp_path / "true.safetensors")
-        if what == "network"
-        else make_actuator(kind="dc", stall=14.0, no_load=8.0, delay=0.01)
-    )
+    true = make_actuator(kind="dc", stall=14.0, no_load=8.0, delay=0.01)
+    true = hand_made(tmp_path / "true.safetensors") if what == "network" else true
     log = write(tmp_path / "log.csv", moved(true, wishes(0)))
     fit_actuator.main([log, *QUICK])
     said = capsys.readouterr().out
@@ -110,10 +103,8 @@ def test_seeded(tmp_path, capsys):
     log = write(tmp_path / "log.csv", moved(make_actuator(kind="pd"), wishes(0, 400)))
     files = []
     for seed in (1, 1, 2):
-        fit_actuator.main(
-            [log, "steps=5", f"seed={seed}", f"out={tmp_path}/{len(files)}.safetensors"]
-        )
-        files.append((tmp_path / f"{len(files)}.safetensors").read_bytes())
+        fit_actuator.main([log, "steps=5", f"seed={seed}", f"out={tmp_path}/x.safetensors"])
+        files.append((tmp_path / "x.safetensors").read_bytes())
     assert files[0] == files[1] != files[2]
 
 
@@ -133,51 +124,32 @@ GOOD = "time,joint,target,position,velocity,torque\n" + "".join(
 )
 
 
+def row(text: str) -> str:
+    """A log whose fourth row is another one."""
+    return GOOD.replace("0.010,0,0,0,0,0", text)
+
+
 @pytest.mark.parametrize(
     "text, words, says",
     [
-        ("", [], "has no column time, joint, target, position, velocity, torque"),
-        (
-            GOOD.replace("velocity", "speed"),
-            [],
-            "has no column velocity: its first row is time,joint,",
-        ),
-        (GOOD.splitlines()[0], [], "has no rows"),
-        (GOOD.replace("0.010,0,0,0", "0.010,0,x,0"), [], "row 4: target is 'x', not a number"),
-        (
-            GOOD.replace("0.010,0,0,0", "0.010,0,nan,0"),
-            [],
-            "row 4: target is nan, not a finite number",
-        ),
-        (GOOD.replace("0.010,0,0,0,0,0", "0.010,0,0"), [], "row 4 has 3 columns"),
-        (
-            GOOD.replace("0.010,", "0.013,"),
-            [],
-            "row 4: 0.008 s after the row before of joint '0', others 0.005 s",
-        ),
-        (GOOD.replace("0.010,", "0.001,"), [], "row 4: -0.004 s after the row before"),
-        (GOOD, [], "too few to learn from"),
-        (
-            GOOD,
-            ["history=0,0.007"],
-            "history=0,0.007: expected 0 and whole numbers of the log's rows of 0.005 s",
-        ),
-        (GOOD, ["history=0.005"], "history=0.005: expected 0 and"),
-        (GOOD, ["hidden=0"], "hidden=0: expected at most 7, from 1 to 256"),
-        (GOOD, ["steps=many"], "steps=many: expected numbers, such as 2000"),
-        (
-            GOOD,
-            ["rate=1"],
-            "rate=1: expected a log, and perhaps KEY=VALUE of out, history, hidden, steps, seed",
-        ),
-        (GOOD, ["out=net.pt"], "out=net.pt: expected a name that ends in .safetensors"),
-        (
-            GOOD,
-            ["out=nowhere/net.safetensors"],
-            "out=nowhere/net.safetensors: no directory nowhere",
-        ),
-        ("\0\1" * 50, [], "has no column"),
-        (GOOD + '"' + "x" * 200000, [], "is no CSV file"),
+        ("", "", "has no column time, joint, target, position, velocity, torque"),
+        (GOOD.replace("velocity", "speed"), "", "no column velocity: its first row is time,joint,"),
+        (GOOD.splitlines()[0], "", "has no rows"),
+        (row("0.010,0,x,0,0,0"), "", "row 4: target is 'x', not a number"),
+        (row("0.010,0,nan,0,0,0"), "", "row 4: target is nan, not a finite number"),
+        (row("0.010,0,0"), "", "row 4 has 3 columns"),
+        (row("0.013,0,0,0,0,0"), "", "row 4: 0.008 s after the row before of joint '0', others 0"),
+        (row("0.001,0,0,0,0,0"), "", "row 4: -0.004 s after the row before"),
+        (GOOD, "", "too few to learn from"),
+        (GOOD, "history=0,0.007", "0.007: expected 0 and whole numbers of the log's rows of 0.005"),
+        (GOOD, "history=0.005", "history=0.005: expected 0 and"),
+        (GOOD, "hidden=0", "hidden=0: expected at most 7, from 1 to 256"),
+        (GOOD, "steps=many", "steps=many: expected numbers, such as 2000"),
+        (GOOD, "rate=1", "rate=1: expected a log, and perhaps KEY=VALUE of out, history, hidden,"),
+        (GOOD, "out=net.pt", "out=net.pt: expected a name that ends in .safetensors"),
+        (GOOD, "out=no/net.safetensors", "out=no/net.safetensors: no directory no"),
+        ("\0\1" * 50, "", "has no column"),
+        (GOOD + '"' + "x" * 200000, "", "is no CSV file"),
     ],
 )
 def test_bad_logs(tmp_path, capsys, text, words, says):
@@ -185,7 +157,7 @@ def test_bad_logs(tmp_path, capsys, text, words, says):
     written."""
     (tmp_path / "log.csv").write_text(text)
     with pytest.raises(SystemExit) as stop:
-        fit_actuator.main([str(tmp_path / "log.csv"), *words])
+        fit_actuator.main([str(tmp_path / "log.csv"), *words.split()])
     error = capsys.readouterr().err
     assert stop.value.code == 2 and says in error and error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]

@@ -184,6 +184,15 @@ def test_late_targets_in_the_gate():
     assert np.abs(worlds.qpos - start)[1, 7:].max() > 0.05
 
 
+def exit_code(words: list[str]) -> int:
+    """Of the command with these words."""
+    try:
+        main.main(words)
+    except SystemExit as stop:
+        return int(str(stop.code))
+    return 0
+
+
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory) -> Path:
     """A folder with the logs of a simulated robot, and what they tell."""
@@ -251,10 +260,9 @@ def test_a_training_takes_the_ranges(logs, monkeypatch):
 def test_mistakes(logs, capsys, monkeypatch, words, says):
     """Each is answered by one line."""
     monkeypatch.chdir(logs)
-    with pytest.raises(SystemExit) as stop:
-        main.main(words)
+    assert exit_code(words) == 2
     said = capsys.readouterr().err
-    assert stop.value.code == 2 and says in said and said.count("\n") == 1
+    assert says in said and said.count("\n") == 1
 
 
 def run_file(folder: Path, **entries: Any) -> str:
@@ -282,15 +290,11 @@ def test_what_a_run_was_trained_with(tmp_path):
     assert ends == expected  # of armature and damping it tells nothing that could be compared
     scaled = some | {"how": "scale"}
     run = run_file(tmp_path / "b", friction=scaled, armature=scaled, kp=some | {"only": ["a"]})
-    (tmp_path / "b" / "config.yaml").write_text(
-        (tmp_path / "b" / "config.yaml").read_text().replace("null}}", "[0.01, 0.02]}}")
-    )
+    file = tmp_path / "b" / "config.yaml"
+    file.write_text(file.read_text().replace("null}}", "[0.01, 0.02]}}"))
     model = float(robot.model.geom_friction[:, 0].max())
-    assert drift.trained_ranges(drift.source(run), names, robot) == {
-        "friction": (0.5 * model, 3 * model),
-        "delay": (0.01, 0.08),
-        "armature": (2, 3),
-    }
+    expected = {"friction": (0.5 * model, 3 * model), "delay": (0.01, 0.08), "armature": (2, 3)}
+    assert drift.trained_ranges(drift.source(run), names, robot) == expected
 
 
 @pytest.mark.parametrize(
@@ -313,14 +317,9 @@ def drift_of(logs: Path, capsys: Any, *words: str) -> tuple[int, str, str]:
     """(exit code, last line, errors) of the command for the walk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(logs)
-        patch.setattr(
-            main, "of_walk", lambda *_, **__: (ESTIMATES, dict.fromkeys(ESTIMATES, (0.0, 2.0)))
-        )
-        try:
-            main.main(["walk.mcap", f"policy={DEMO}", *words])
-            code = 0
-        except SystemExit as stop:
-            code = int(str(stop.code))
+        drawn = dict.fromkeys(ESTIMATES, (0.0, 2.0))
+        patch.setattr(main, "of_walk", lambda *_, **__: (ESTIMATES, drawn))
+        code = exit_code(["walk.mcap", f"policy={DEMO}", *words])
     out, error = capsys.readouterr()
     return code, out.strip().rpartition("\n")[2], error
 
@@ -345,13 +344,12 @@ def test_drift_is_a_line_a_code_and_a_metric(logs, tmp_path, capsys):
         sample = families[f"gpusim_drift_{end}"].samples[0]
         assert sample.labels == about and sample.value == pytest.approx(value)
     assert families["gpusim_drift_written_timestamp_seconds"].samples[0].value > 1e9
-    (logs / "wide.yaml").write_text(
-        "task: {randomise: {friction: {kind: uniform, low: 0.2, high: 9}}}"
-    )
+    wide = "task: {randomise: {friction: {kind: uniform, low: 0.2, high: 9}}}"
+    (logs / "wide.yaml").write_text(wide)
     none = "no drift of friction"
     assert drift_of(logs, capsys, "against=wide.yaml")[:2] == (0, none)
     assert [*(logs / "conf" / "ranges").iterdir()] == before
-    (logs / "conf" / "ranges" / "wide.yaml").write_text((logs / "wide.yaml").read_text())
+    (logs / "conf" / "ranges" / "wide.yaml").write_text(wide)
     assert drift_of(logs, capsys, "against=wide", "out=again.yaml")[:2] == (0, none)
     assert "friction" in (logs / "again.yaml").read_text()
 
@@ -398,12 +396,8 @@ def test_a_late_robot_is_told(tmp_path, monkeypatch, capsys):
     for late, code in ((0.095, 3), (0.03, 0)):
         log = tmp_path / f"late_{code}.mcap"
         simulated.write_walking(log, policy, numbers | {"delay": late}, gate, 12.0, 5)
-        try:
-            main.main([str(log), f"policy={DEMO}", "against=trained.yaml", "robots=48"])
-            status = 0
-        except SystemExit as stop:
-            status = stop.code
-        assert status == code, capsys.readouterr()
+        words = [str(log), f"policy={DEMO}", "against=trained.yaml", "robots=48"]
+        assert exit_code(words) == code, capsys.readouterr()
 
 
 @pytest.mark.parametrize(

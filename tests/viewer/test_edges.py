@@ -8,9 +8,8 @@ from gpusim_rl.viewer.edges import smooth_edges
 def slanted(size: int = 40) -> np.ndarray:
     """A picture whose edge rises by one pixel in three."""
     row, column = np.mgrid[:size, :size]
-    return np.where((3 * row < column + size)[..., None], [200, 180, 40], [20, 60, 90]).astype(
-        np.uint8
-    )
+    above = (3 * row < column + size)[..., None]
+    return np.where(above, [200, 180, 40], [20, 60, 90]).astype(np.uint8)
 
 
 def test_steps_of_an_edge_are_blended():

@@ -11,7 +11,7 @@ import pytest
 from mujoco.rendering.classic import gl_context
 
 from gpusim_rl.viewer import offscreen, target
-from tests.command_lines import environment
+from tests.command_lines import environment, run_process
 
 BALL = "<mujoco><worldbody><light pos='0 0 3'/><geom size='1' rgba='1 0 0 1'/></worldbody></mujoco>"
 RENDER = f"""
@@ -53,15 +53,8 @@ for _ in range(2):
 def run(script: str, cwd: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run a user's script in a process of its own, without a display."""
     (cwd / "script.py").write_text(script)
-    return subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=cwd,
-        env=environment(cwd / "home", **settings),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    env = environment(cwd / "home", **settings)
+    return run_process(sys.executable, "script.py", cwd=cwd, env=env, timeout=240)
 
 
 @pytest.mark.slow
@@ -110,9 +103,8 @@ def test_the_choice_of_a_backend(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
     def chosen(*libraries: str) -> str:
-        monkeypatch.setattr(
-            offscreen.ctypes.util, "find_library", lambda name: name if name in libraries else None
-        )
+        find = {name: name for name in libraries}.get
+        monkeypatch.setattr(offscreen.ctypes.util, "find_library", find)
         return offscreen.choose_backend()
 
     assert (chosen("EGL", "OSMesa"), chosen("OSMesa")) == ("egl", "osmesa")
@@ -145,10 +137,8 @@ def test_shadows_only_where_a_gpu_draws(monkeypatch, software):
     model = mujoco.MjModel.from_xml_string(BALL)
     before = model.vis.quality.offsamples
     camera = offscreen.Camera(model, 48, 64)
-    drawn = [
-        bool(camera.renderer.scene.flags[flag])
-        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION)
-    ]
+    flags = mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION
+    drawn = [bool(camera.renderer.scene.flags[flag]) for flag in flags]
     camera.close()
     assert drawn == 2 * [not software] and before > 0
     assert model.vis.quality.offsamples == (0 if software else before)

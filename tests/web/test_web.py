@@ -289,16 +289,12 @@ def test_page_and_film_agree(trained, served, source):
     path = trained if source == "run" else trained / "policy.onnx"
     cfg = settings(f"{source}={path}", f"command={COMMAND}", "seed=3")
     web = Web(cfg, [str(path)], served[0])
-
-    def choose(_: Any) -> Any:
-        return lambda t: np.array(COMMAND)
-
     if source == "run":
         run = player.find_run(cfg)
         rollout = player.run_rollout(run, *player.load_run(run, cfg), cfg)
     else:
         rollout = player.file_rollout(path)
-    frames = player.frames_of(rollout, choose)
+    frames = player.frames_of(rollout, lambda t: np.array(COMMAND))
     for i in range(120):
         web.step()
         t, qpos = next(frames)

@@ -1,7 +1,7 @@
 """Drift: what the newest log of a robot says, beside what its policy was trained with."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,16 +50,12 @@ def compare(
     Raises:
         ValueError: there is no such file, or it has no ranges.
     """
-    trained, file = ranges_of(word, estimates, robot), source(word)
+    file = source(word)
+    trained = trained_ranges(file, [*estimates], robot)
     rows = [Comparison(name, estimates[name], ends) for name, ends in trained.items()]
     if not rows:
         raise ValueError(f"against={word}: {file} has no range of {', '.join(estimates)}")
     return rows, [name for name in estimates if name not in trained]
-
-
-def ranges_of(word: str, names: Iterable[str], robot: Robot | None) -> dict[str, Range]:
-    """Quantity → the range that a policy was trained with, as `compare` has its arguments."""
-    return trained_ranges(source(word), [*names], robot)
 
 
 def source(word: str) -> Path:
@@ -73,7 +69,7 @@ def source(word: str) -> Path:
     raise ValueError(f"against={word}: no run, no .yaml file, and no conf/ranges/{word}.yaml")
 
 
-def trained_ranges(file: Path, names: list[str], robot: Robot | None) -> dict[str, Range]:
+def trained_ranges(file: Path, names: Sequence[str], robot: Robot | None) -> dict[str, Range]:
     """Quantity → its range in a file, in the estimates' units; less those that it does not tell."""
     cfg: Any = read_plain(file)
     try:

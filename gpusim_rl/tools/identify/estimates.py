@@ -7,6 +7,8 @@ CERTAIN = 1.96  # standard deviations of an interval of 95 %
 LEAST = 0.05  # half-width of a range, as a share of its center: the model has other errors
 UNITS = {"friction": "", "payload": "of the mass", "delay": "s"}  # others are factors
 
+HOW = {"friction": ", how: set"} | dict.fromkeys(("armature", "joint_friction"), ", how: scale")
+
 
 class Estimate(NamedTuple):
     """A number, and the half-width of its interval of 95 %."""
@@ -55,14 +57,9 @@ def as_yaml(name: str, estimates: dict[str, Estimate], sources: list[Source], ma
     for what, x in estimates.items():
         if what == "delay":
             continue
-        how = {
-            "friction": ", how: set",
-            "armature": ", how: scale",
-            "joint_friction": ", how: scale",
-        }
         low, high = (end * mass if what == "payload" else max(end, 0.01) for end in x.range)
         ends = f"kind: uniform, low: {low:.4f}, high: {high:.4f}"
-        entries.append(f"    {what}: {{{ends}{how.get(what, '')}}}")
+        entries.append(f"    {what}: {{{ends}{HOW.get(what, '')}}}")
     task += ["  randomise:", *entries] if entries else []
     lines += ["task:", *task] if task else []
     return "\n".join([*lines, ""])

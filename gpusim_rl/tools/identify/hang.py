@@ -373,7 +373,6 @@ def joint_numbers(common: Array, change: Array, owner: Array) -> Array:
 
 
 def split(numbers: Array, owner: Array) -> list[Array]:
-    """The numbers of each name."""
     return [numbers[owner == i] for i in range(owner[-1] + 1)]
 
 
@@ -404,7 +403,6 @@ def evidence(normal: Array, gradient: Array, precision: Array) -> float:
 
 
 def rms(x: Array) -> float:
-    """Root mean square."""
     return float(np.sqrt((x**2).mean()))
 
 

@@ -32,6 +32,7 @@ import numpy as np
 from gpusim_rl.config import validate
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core import errors
+from gpusim_rl.core.arguments import parse, show_usage, whole_number
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.deploy.onboard.log import Recording, read
 from gpusim_rl.deploy.onboard.verdict import digest
@@ -52,41 +53,22 @@ Array = np.ndarray
 
 def main(words: list[str]) -> None:
     """Read the logs, identify, print and write; or make targets, or logs of a simulated robot."""
-    if not words or {"-h", "--help"} & set(words):
-        print(__doc__)
-        raise SystemExit(0 if words else 2)
+    show_usage(words, __doc__)
     with errors.one_line_errors(), torch_threads(1):
         makers = {"excite": excite, "simulate": simulate}
-        if words[0] in makers:
-            makers[words[0]](*arguments(words[1:], {"seconds": "60", "seed": "0"}))
-        else:
-            identify_logs(*arguments(words, DEFAULTS))
-
-
-def arguments(words: list[str], defaults: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """(files, key → value) of a command line; ValueError at an unknown key, or without a file."""
-    files = [word for word in words if "=" not in word]
-    pairs = dict(word.split("=", 1) for word in words if "=" in word)
-    wrong = [f"{key}={x}" for key, x in pairs.items() if key not in defaults]
-    if wrong or not files:
-        expected = f"expected files, and perhaps KEY=VALUE of {', '.join(defaults)}"
-        raise ValueError(f"{' '.join(wrong or words)}: {expected}")
-    return files, defaults | pairs
-
-
-def whole_number(values: dict[str, str], key: str, least: int) -> int:
-    """The whole number of a key; ValueError if it is none, or below the least."""
-    if not values[key].isdecimal() or not least <= int(values[key]) < 1 << 31:
-        raise ValueError(f"{key}={values[key]}: expected a whole number of at least {least}")
-    return int(values[key])
+        run, rest = makers.get(words[0], identify_logs), words[words[0] in makers :]
+        defaults = DEFAULTS if run is identify_logs else {"seconds": "60", "seed": "0"}
+        expected = f"files, and perhaps KEY=VALUE of {', '.join(defaults)}"
+        files, values = parse(rest, defaults, expected)
+        run(files, defaults | values)
 
 
 def identify_logs(files: list[str], values: dict[str, str]) -> None:
     """Identify what logs tell and print it; write the ranges, or say what has left them."""
-    out, against = ranges_file(files, values), values["against"]
     robots, seed = whole_number(values, "robots", 16), whole_number(values, "seed", 0)
     logs = [(file, read(file)) for file in files]
     check_kinds(logs)
+    out, against = ranges_file(files, values), values["against"]
     estimates: dict[str, Estimate] = {}
     beyond: dict[str, Estimate] = {}  # what was simulated: as the regression has them
     sources, robot = [], None  # that walks
@@ -95,7 +77,9 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
         if is_walk(log):
             policy = policy_of(log, file, values["policy"])
             robot = make_robot(policy)
-            trained = drift.ranges_of(against, walk.quantities(robot), robot) if against else {}
+            names = walk.quantities(robot)
+            ranges = drift.source(against) if against else None
+            trained = drift.trained_ranges(ranges, names, robot) if ranges else {}
             how = {"joints": estimates, "trained": trained, "robots": robots, "seed": seed}
             beyond, drawn = of_walk(log, file, policy, **how)
             estimates |= {name: walk.within(x, drawn[name]) for name, x in beyond.items()}

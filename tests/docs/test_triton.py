@@ -1,19 +1,22 @@
-"""A model repository of Triton: read back, it is the policy, bit by bit."""
+"""The example that writes a model repository of Triton: read back, it is the policy, bit by bit."""
 
 import re
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 
-from gpusim_rl.commands.play_mode import DEMO, choose_mode
-from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.commands.play_mode import DEMO
 from gpusim_rl.deploy.runtime import Policy
-from gpusim_rl.serve import triton
+from tests.command_lines import run_process
+from tests.worlds import ROOT
 
+PROGRAM = ROOT / "docs" / "examples" / "triton.py"
 TYPES = {"TYPE_FP32": np.float32, "TYPE_INT32": np.int32, "TYPE_BOOL": np.bool_}
 TOKEN = re.compile(r'"[^"]*"|[{}\[\],:]|[^\s{}\[\],:]+')
 ROBOTS = 4  # so many rows are computed as `Policy.act` computes them
@@ -77,12 +80,18 @@ class Triton:
         return outputs
 
 
-def test_a_repository_is_the_policy(tmp_path, capsys):
+def write_models(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The program with the demo's policy."""
+    return run_process(sys.executable, str(PROGRAM), str(DEMO), str(folder))
+
+
+def test_a_repository_is_the_policy(tmp_path):
     """Robots over eight steps have the targets of `Policy.act`, and so they have after they
     begin anew."""
-    triton.write_repository({"onnx": str(DEMO), "out": str(tmp_path / "models")})
-    assert capsys.readouterr().out.startswith(f"wrote {tmp_path}/models: tritonserver ")
-    server, policy, rng = Triton(tmp_path / "models"), Policy(DEMO), np.random.default_rng(0)
+    models = tmp_path / "models"
+    said = write_models(models).stdout
+    assert said == f"wrote {models}: tritonserver --model-repository={models}\n"
+    server, policy, rng = Triton(models), Policy(DEMO), np.random.default_rng(0)
     assert server.config["name"] == ["quadruped"] == [server.folder.name]
     assert {file.stem for file in (server.folder / "initial_state").iterdir()} == {*policy.start}
     for _ in range(2):
@@ -98,49 +107,19 @@ def test_a_repository_is_the_policy(tmp_path, capsys):
             assert not answer["fault"].any()
 
 
-def test_a_repository_has_several_models(tmp_path, monkeypatch):
+def test_a_repository_has_several_models(tmp_path):
     """A directory that exists is taken, and a model that is there is not replaced."""
     (tmp_path / "getup").mkdir()
-    words = compose_plain("play", f"mode=triton onnx={DEMO} out={tmp_path}".split())
-    assert choose_mode(words) == "triton"
-    monkeypatch.setattr(triton, "widen", lambda data: onnx.ModelProto())
-    triton.write_repository(words)
+    assert write_models(tmp_path).returncode == 0
     assert {x.name for x in tmp_path.iterdir()} == {"getup", "quadruped"}
-    with pytest.raises(ValueError, match=f"out={tmp_path} has a model quadruped already: remove"):
-        triton.write_repository(words)
+    again = write_models(tmp_path)
+    line = f"error: {tmp_path} has a model quadruped already: remove {tmp_path}/quadruped first\n"
+    assert (again.returncode, again.stderr) == (1, line)
 
 
-def test_a_run_is_no_repository(tmp_path):
-    """Nor are its checkpoints; a directory of the user's own beside them is taken."""
-    run = tmp_path / "run"
-    for folder in ("checkpoints", "models"):
-        (run / folder).mkdir(parents=True)
-    (run / "config.yaml").write_text("seed: 1")
-    (tmp_path / "link").symlink_to(run)
-    for out in (run, run / "checkpoints", tmp_path / "link", tmp_path / "link" / "checkpoints"):
-        with pytest.raises(ValueError, match="belongs to the run run: choose another directory"):
-            choose_mode(compose_plain("play", f"mode=triton onnx={DEMO} out={out}".split()))
-    choose_mode(compose_plain("play", f"mode=triton onnx={DEMO} out={run / 'models'}".split()))
-
-
-def test_names_of_a_stranger(tmp_path):
+def test_names_of_a_stranger():
     """A task that is a path, or closes the quotes, is refused."""
-    policy = Policy(DEMO)
+    config = runpy.run_path(str(PROGRAM))["config"]
     for name in ("../up", 'a"', "", ".hidden"):
         with pytest.raises(ValueError, match="is no name of a model"):
-            triton.config(policy, name)
-
-
-@pytest.mark.parametrize(
-    "words, says",
-    [
-        ("mode=triton out=models", "mode=triton needs onnx=FILE and out=DIRECTORY"),
-        (f"mode=triton onnx={DEMO}", "mode=triton needs onnx=FILE and out=DIRECTORY"),
-        (f"mode=triton onnx={DEMO} out=none/models", "out=none/models: no directory none"),
-        (f"mode=triton onnx={DEMO} run=a out=models", "onnx= is a policy by itself"),
-    ],
-)
-def test_mistakes_are_one_line(words, says):
-    """Each is answered before anything is loaded or written."""
-    with pytest.raises((ValueError, OSError), match=re.escape(says)):
-        choose_mode(compose_plain("play", words.split()))
+            config(Policy(DEMO), name)

@@ -1,20 +1,21 @@
-"""mode=triton of play.py: an exported file as a model repository of NVIDIA's Triton server.
+"""Write an exported file as a model repository of NVIDIA's Triton server:
+
+    python triton.py policy.onnx models
 
 Triton keeps what a policy remembers, one sequence for each robot: what it calls implicit state. The
 names are those of `model_config.proto` in triton-inference-server/common.
 """
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from gpusim_rl.core.files import write_whole
 from gpusim_rl.deploy.controller import RESTART
 from gpusim_rl.deploy.runtime import Policy
-from gpusim_rl.play.player import open_onnx
 
 ROBOTS = 256  # of a batch at most, and of those that wait
 IDLE = 5_000_000  # µs without a request after which a robot is forgotten
@@ -55,23 +56,21 @@ STATE = """    {{
     }}"""
 
 
-def write_repository(cfg: dict[str, Any]) -> None:
-    """Write the policy of onnx= to the directory out=, which may have models of other tasks.
+def write_repository(policy: Policy, folder: Path) -> None:
+    """Write a policy to a directory, which may have models of other tasks.
 
-    ValueError or OSError in one line.
+    ValueError or OSError if it has a model of this name, or cannot be written.
     """
-    policy, _ = open_onnx(Path(cfg["onnx"]))
-    name, folder = str(policy.about["task"]), Path(cfg["out"])
-    files = {f"{name}/config.pbtxt": config(policy, name).encode()}
+    name = str(policy.about["task"])
+    files = {"config.pbtxt": config(policy, name).encode()}
+    files["1/model.onnx"] = widen(policy.data).SerializeToString()
+    files |= {f"initial_state/{key}.bin": x.tobytes() for key, x in policy.start.items()}
     if (folder / name).exists():
-        raise ValueError(f"out={folder} has a model {name} already: remove {folder / name} first")
-    files[f"{name}/1/model.onnx"] = widen(policy.data).SerializeToString()
-    for key, start in policy.start.items():
-        files[f"{name}/initial_state/{key}.bin"] = start.tobytes()
+        raise ValueError(f"{folder} has a model {name} already: remove {folder / name} first")
     for file, data in files.items():
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / file, data)
-    print(f"wrote {folder}: tritonserver --model-repository={folder.resolve()}")
+        path = folder / name / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
 
 
 def config(policy: Policy, name: str) -> str:
@@ -129,3 +128,13 @@ def widen(data: bytes) -> onnx.ModelProto:
             graph.node.insert(0 if operator == "Squeeze" else len(graph.node), node)
     onnx.checker.check_model(model)
     return model
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    try:
+        write_repository(Policy(sys.argv[1]), Path(sys.argv[2]))
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")
+    print(f"wrote {sys.argv[2]}: tritonserver --model-repository={Path(sys.argv[2]).resolve()}")
