@@ -14,6 +14,7 @@ from gpusim_rl.algorithms.sac.settings import Settings
 from gpusim_rl.build.joining import join
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import MirrorModule, unmoved
+from gpusim_rl.networks.encoders import HiddenLayers
 from gpusim_rl.networks.ensembles import Ensemble, SymmetricEnsemble
 from gpusim_rl.networks.squashed import SoftActorCritic
 from gpusim_rl.networks.symmetric import EvenOddSplit
@@ -39,7 +40,11 @@ def learner_of(sac: Iteration) -> Any:
 def make_policy(mirrors: Any = None) -> SoftActorCritic:
     """A small policy."""
     how: dict[str, Any] = dict(hidden=(8, 8), activation="silu", bound=2.0, seed=1)
-    return SoftActorCritic(6, 7, 3, mirrors=mirrors, **how)
+    return SoftActorCritic((6, 7, 3), mirrors=mirrors, **how)
+
+
+def small_layers(*widths: int) -> HiddenLayers:
+    return HiddenLayers(widths, "silu", torch.Generator().manual_seed(0))
 
 
 def test_log_probability_is_that_of_torch():
@@ -65,7 +70,7 @@ def test_log_probability_is_that_of_torch():
 
 def test_an_ensemble_is_its_networks():
     """Each copy is the network of its weights alone, with torch's layer norm."""
-    nets = Ensemble(2, 5, (8, 8), 3, "silu", 1.0, torch.Generator().manual_seed(0))
+    nets = Ensemble(2, 5, 3, small_layers(8, 8), 1.0)
     with torch.no_grad():
         for p in nets.parameters():
             p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
@@ -84,24 +89,15 @@ def test_a_symmetric_ensemble_commutes():
     env = make_env("quadruped", 2)
     mirrors = env.task and make_sac(env).spec.mirrors()
     assert mirrors
-    nets = SymmetricEnsemble(
-        2,
-        split := EvenOddSplit(mirrors.obs),
-        (8, 8),
-        EvenOddSplit(mirrors.action),
-        "silu",
-        1.0,
-        torch.Generator().manual_seed(0),
-    )
+    split, out = EvenOddSplit(mirrors.obs), EvenOddSplit(mirrors.action)
+    nets = SymmetricEnsemble(2, split, out, small_layers(8, 8), 1.0)
     with torch.no_grad():
         for p in nets.parameters():
             p.add_(0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
     x = torch.randn(7, len(mirrors.obs.order), generator=torch.Generator().manual_seed(2))
     of_x, of_action = MirrorModule(mirrors.obs), MirrorModule(mirrors.action)
     torch.testing.assert_close(nets(split(of_x(x))), of_action(nets(split(x))), rtol=0, atol=1e-6)
-    even = SymmetricEnsemble(
-        2, split, (8,), EvenOddSplit(unmoved(1.0)), "silu", 1.0, torch.Generator().manual_seed(0)
-    )
+    even = SymmetricEnsemble(2, split, EvenOddSplit(unmoved(1.0)), small_layers(8), 1.0)
     torch.testing.assert_close(even(split(of_x(x))), even(split(x)), rtol=0, atol=0)
 
 

@@ -279,9 +279,7 @@ class Tracer(FunctionRun):
             raise UnknownOperator("an operation that writes a world's number to a constant")
         target.names[...] = names
 
-    def pointwise(
-        self, call: "Call", text: str | Callable[..., str], operands: Any, kind: str = ""
-    ) -> Cells:
+    def pointwise(self, call: "Call", text: str, operands: Any, kind: str = "") -> Cells:
         """An expression of each element, whose operands broadcast.
 
         kind: of the operands, that of the result unless given.
@@ -291,10 +289,9 @@ class Tracer(FunctionRun):
         worlds = any(isinstance(x, Cells) and x.worlds for x in operands)
         inner = shape[1:] if worlds else shape
         arrays = [self.aligned(x, inner, worlds, kind) for x in operands]
-        form = text if callable(text) else text.format
         names = np.empty(inner, dtype=object)
         for place in np.ndindex(*inner):
-            value = form(*(x[place] for x in arrays))
+            value = text.format(*(x[place] for x in arrays))
             # C++ computes small whole numbers as int, and so would not wrap them
             names[place] = self.emit(f"uint8({value})" if made == "uint8" else value, made)
         return Cells(names, worlds, made)
