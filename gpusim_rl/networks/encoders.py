@@ -84,7 +84,7 @@ class GRU(nn.Module):
 
     def unroll(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
         """`step` after `step`, as `Encoder` has it."""
-        gates, keeps, states = self.input(x), begins[..., None] == 0, []
+        gates, keeps, states = self.input(x), begins[..., None] == 0, list[Tensor]()
         for gate, keep in zip(gates, keeps, strict=True):
             h = self._next(gate, torch.where(keep, h, 0.0))
             states.append(h)

@@ -97,7 +97,6 @@ class PPO:
         return settings.num_minibatches if settings.memory != "none" else 1
 
     def _make_fused_loss(self) -> FusedLoss:
-        """The kernels of the current minibatch's loss."""
         batch, optimizer = self.minibatches.batch, self.optimizer
         places = {"grad_log_std": optimizer.gradients[self.policy.log_std]}
         places["share"] = optimizer.share

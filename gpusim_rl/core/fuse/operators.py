@@ -490,7 +490,7 @@ def join(numpys: Callable[..., np.ndarray]) -> Callable[[Tracer, Call], Cells]:
     return run
 
 
-OPERATORS |= {"cat": join(np.concatenate), "stack": join(np.stack)}
+OPERATORS.update({"cat": join(np.concatenate), "stack": join(np.stack)})
 
 
 @operator("constant_pad_nd")
@@ -607,7 +607,7 @@ def gather(t: Tracer, call: Call) -> Cells:
     for place in np.ndindex(*shape):
         options = x.names[(*place[:axis], slice(None), *place[axis + 1 :])]
         name = options[-1]
-        for k, other in reversed([*enumerate(options[:-1])]):
-            name = t.emit(f"{at.names[place]} <= int64({k}) ? {other} : {name}", x.kind)
+        for k in reversed(range(len(options) - 1)):
+            name = t.emit(f"{at.names[place]} <= int64({k}) ? {options[k]} : {name}", x.kind)
         out[place] = name
     return Cells(out, worlds, x.kind)

@@ -5,6 +5,9 @@ stand the names of the scalars of one world. So a view, a slice or a concatenati
 and what is left are assignments, in an order that does not depend on B.
 """
 
+# torch and Warp have no types for some of their members:
+# pyright: reportUnknownMemberType=false
+
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -213,7 +216,8 @@ class Tracer(FunctionRun):
             if not whole and any(load.startswith("c") for load in self.loads([name])):
                 raise UnknownOperator("an index made of numbers that may change")
         self.indices.append((x, x._version))
-        return x.tolist()  # on the host, while the code is written
+        # on the host, while the code is written
+        return x.tolist()  # pyright: ignore[reportUnknownVariableType]
 
     def loads(self, names: Iterable[str]) -> set[str]:
         """The entries of rows and constants that names are made of."""
@@ -227,7 +231,6 @@ class Tracer(FunctionRun):
         return {text for text in texts if ENTRY.fullmatch(text)}
 
     def _is_constant(self, x: Tensor) -> bool:
-        """Whether a tensor is a constant, or a view of one."""
         place = x.untyped_storage().data_ptr()
         return any(c.untyped_storage().data_ptr() == place for c in self.constants.values())
 
