@@ -249,7 +249,7 @@ def run(seed: int, steps: int, folder: Path, device: str = "cpu") -> Result:
         with torch.no_grad():
             fused.prepare()
             for t in range(steps):
-                mean, _ = source.policy.compute(fused.prepared(), {})
+                mean, _ = source.policy.compute(fused.inputs, {})
                 fused.scratch["step/head"].copy_(mean.nan_to_num())
                 check("before")
                 env.begin_step()

@@ -9,6 +9,7 @@ backward too; a TorchFunctionMode sees what never does on CPU tensors (`tolist`,
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,3 +137,23 @@ def guard(*exempt: tuple[object, str]) -> Iterator[Switch]:
         stack.enter_context(Operators(switch))
         stack.enter_context(Functions(switch))
         yield switch
+
+
+def exempt(made: Any) -> list[tuple[object, str]]:
+    """Native's engine is on the host by nature: its own step and reset may read."""
+    return [] if made.env.sim.capturable else [(made.env.sim, "step"), (made.env.sim, "reset")]
+
+
+def reads_nothing(made: Any, iterations: int = 1, *, calls: int = 1000) -> set[str]:
+    """Iterations under the guard, which looks at more than so many calls.
+
+    Returns the tensors of the policy that they left as they were. What is made at the first call,
+    such as graphs, is building: run an iteration before.
+    """
+    state = made.policy.state_dict()
+    before = {name: x.clone() for name, x in state.items()}
+    with guard(*exempt(made)) as switch:
+        for _ in range(iterations):
+            made.iteration()
+    assert switch.seen > calls
+    return {name for name, x in before.items() if torch.equal(x, state[name])}

@@ -12,8 +12,10 @@ from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import FLAG, NUMBER, vector
 from gpusim_rl.core.states import shared
 from gpusim_rl.networks.policy import ActorCritic
+from gpusim_rl.networks.settings import NetworkSettings
 
-NETWORK = dict(activation="tanh", min_std=0.05, amp=None, symmetry="none", memory="none")
+NETWORK = dict(activation="tanh", min_std=0.05, amp=None)
+NETWORK |= dict(memory="none", memory_size=1, memory_frames=2)
 
 
 class Reinforce:
@@ -24,9 +26,8 @@ class Reinforce:
 
     def __init__(self, spec, *, gamma, learning_rate, hidden):
         self.spec, self.gamma, self.length = spec, gamma, spec.num_steps
-        self.policy = ActorCritic(
-            *spec.dims, hidden=tuple(hidden), std=0.6, memory_size=1, seed=spec.seed, **NETWORK
-        ).to(spec.device)
+        networks = NetworkSettings(hidden=tuple(hidden), std=0.6, **NETWORK)
+        self.policy = ActorCritic(spec.dims, networks, seed=spec.seed).to(spec.device)
         no, nc, nu = spec.dims
         self.columns = dict(obs=vector(no), critic=vector(nc), action=vector(nu))
         self.columns |= dict(reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
@@ -79,9 +80,11 @@ from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import vector
 from gpusim_rl.core.states import shared
 from gpusim_rl.networks.policy import ActorCritic
+from gpusim_rl.networks.settings import NetworkSettings
 from safetensors.torch import load_file
 
-NETWORK = dict(activation="tanh", min_std=0.05, amp=None, symmetry="none", memory="none")
+NETWORK = dict(activation="tanh", min_std=0.05, amp=None)
+NETWORK |= dict(memory="none", memory_size=1, memory_frames=2)
 
 
 class Demonstrations:
@@ -114,9 +117,8 @@ class Clone:
 
     def __init__(self, spec, *, file, learning_rate, hidden):
         self.spec, self.file, self.length = spec, file, spec.num_steps
-        self.policy = ActorCritic(
-            *spec.dims, hidden=tuple(hidden), std=0.6, memory_size=1, seed=spec.seed, **NETWORK
-        )
+        networks = NetworkSettings(hidden=tuple(hidden), std=0.6, **NETWORK)
+        self.policy = ActorCritic(spec.dims, networks, seed=spec.seed)
         no, _, nu = spec.dims
         self.columns = dict(obs=vector(no), action=vector(nu))
         self.optimizer = FlatAdam({"actor": [*self.policy.actor.parameters()]}, learning_rate)

@@ -3,6 +3,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.randomization.fields import FIELDS
 from gpusim_rl.envs.task import Task
 from gpusim_rl.networks.policy import ActorCritic
+from gpusim_rl.networks.settings import NetworkSettings
 from gpusim_rl.robots.load import Loaded, load_as
 from gpusim_rl.sim.actuated import make_actuated
 from gpusim_rl.sim.actuator_spec import Actuator
@@ -42,9 +44,6 @@ MATRIX = [
     for sim in SIMS
     for task in TASKS
 ]
-# of conf/algo/ppo.yaml, for the networks
-NETWORK = ("hidden", "activation", "std", "min_std", "amp", "symmetry")
-NETWORK += ("memory", "memory_size", "memory_frames")
 ROTORS = ("gain", "wind")  # fields of `task.randomise` that need motors, or air
 
 
@@ -185,11 +184,19 @@ def algo(**numbers: Any) -> dict[str, Any]:
 
 
 def make_policy(
-    no: int, nc: int, nu: int, *, seed: int = 0, mirrors: ViewMirrors | None = None, **keys: Any
+    no: int,
+    nc: int,
+    nu: int,
+    *,
+    seed: int = 0,
+    symmetry: str = "none",
+    mirrors: ViewMirrors | None = None,
+    **keys: Any,
 ) -> ActorCritic:
     """A policy with the network of conf/algo/ppo.yaml, but no symmetry; `keys` win."""
-    network = {key: value for key, value in algo().items() if key in NETWORK} | keys
-    return ActorCritic(no, nc, nu, mirrors=mirrors, seed=seed, **network)
+    network = {field.name: algo()[field.name] for field in fields(NetworkSettings)} | keys
+    dims, cfg = (no, nc, nu), NetworkSettings(**network)
+    return ActorCritic(dims, cfg, symmetry=symmetry, mirrors=mirrors, seed=seed)
 
 
 def sim_options(name: str) -> dict[str, Any]:

@@ -174,7 +174,6 @@ class FlatAdam:
         self._record(flat, chunks, rates, steps, divisors)
 
     def _record(self, flat: Tensor, chunks: list[int], *numbers: Tensor) -> None:
-        """Prepare the launches."""
         rates, steps, self._divisors = numbers
         weights, grads, means, squares = flat
         if not self._kernels:  # torch sums up a whole group at once

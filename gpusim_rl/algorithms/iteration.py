@@ -116,7 +116,6 @@ class Iteration:
         self._count()
 
     def _with_rewards(self, part: Callable[[], None]) -> None:
-        """Run a part that reward models have, if there are any."""
         if self.rewards:
             self.timer.start("rewards")
             with torch_threads(self.spec.threads):

@@ -4,6 +4,7 @@ None of them knows a configuration. A learner knows no Env and no Sim either: it
 `Spec`, so that worlds, a file or another machine may fill its record.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -73,6 +74,35 @@ class Spec:
     def rng(self) -> Rng:
         """Random numbers for what a learner draws. It is drawn by a count of its own."""
         return Rng(self.seed, self.worlds)
+
+    def choose_symmetry(
+        self, symmetry: str, hidden: tuple[int, ...], remembers: bool = False
+    ) -> tuple[str, ViewMirrors | None]:
+        """`symmetry` for the task, and the mirrors of its observations and action.
+
+        `auto` is net where the task has a mirror image and the networks can commute with it, else
+        none.
+
+        Raises:
+            ValueError: the task has no mirror image, and symmetry is neither auto nor none.
+        """
+        auto = symmetry == "auto"
+        can = not remembers and not any(n % 2 for n in hidden)
+        if symmetry == "none" or (auto and not can):
+            return "none", None
+        try:
+            mirrors = self.mirrors()
+        except ValueError as error:
+            if not auto:
+                raise
+            mirrors = None
+            print(f"warning: {error}; algo.symmetry is none", file=sys.stderr, flush=True)
+        if mirrors:
+            return "net" if auto else symmetry, mirrors
+        if auto:
+            return "none", None
+        says = "this task defines no mirror image: set algo.symmetry=none"
+        raise ValueError(f"algo.symmetry={symmetry}: {says}")
 
 
 class Source(Protocol):

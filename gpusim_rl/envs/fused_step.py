@@ -69,6 +69,7 @@ class FusedStep:
         show: print what each kernel replaces, and the file of its source.
 
     Attributes:
+        inputs: what `PolicyParts.prepare` made of the views.
         restarted: (B,) bool, the worlds that began an episode in the last step.
         kernels: by their names, `before`, `after` and `views`.
     """
@@ -85,11 +86,10 @@ class FusedStep:
         show: bool = False,
     ):
         self.env, self.policy, self.record, self.t = env, policy, record, t
-        self.scratch: Rows = {}  # rows that one kernel writes for another
-        views = list(env.observation)
-        self.scratch |= named("policy", policy.prepare(views))
-        head, _ = policy.compute(self.prepared(), memory)
-        self.scratch["step/head"] = head.clone()
+        self.inputs = policy.prepare(list(env.observation))
+        head, _ = policy.compute(self.inputs, memory)
+        # rows that one kernel writes for another
+        self.scratch = named("policy", self.inputs) | {"step/head": head.clone()}
         policy.choose(head, env.rng)  # its stream joins the block
         self.kernels: dict[str, Eager] = {}
         self.make_kernels()
@@ -103,14 +103,6 @@ class FusedStep:
             self.kernels[name] = self._fuse(name, getattr(self, name))
         self.block = self.env.rng.rows()["rng/units"].data_ptr()
 
-    def prepared(self) -> Rows:
-        """What `PolicyParts.prepare` made of the views."""
-        return {
-            key.removeprefix("policy/"): x
-            for key, x in self.scratch.items()
-            if key.startswith("policy/")
-        }
-
     @torch.no_grad()
     def prepare(self) -> None:
         """Observe once more, and prepare the views for normalizers that have changed. In place.
@@ -120,7 +112,7 @@ class FusedStep:
         """
         self.env.update_observations()
         for key, value in self.policy.prepare(list(self.env.observation)).items():
-            self.scratch[f"policy/{key}"].copy_(value)
+            self.inputs[key].copy_(value)
 
     def _fuse(self, name: str, function: Callable[[Rows], Rows]) -> Eager:
         """A kernel that writes all rows that a function changes."""
@@ -135,16 +127,8 @@ class FusedStep:
             for key, value in results.items()
             if key in rows and value is not rows[key]
         }
-        record = {
-            key.removeprefix("record/"): x
-            for key, x in results.items()
-            if key.startswith("record/")
-        }
-        places |= {
-            f"record/{key}": Place(self.record.column(key), self.t)
-            for key in record
-            if key in self.record.columns
-        }
+        columns = named("record", {name: self.record.column(name) for name in self.record.columns})
+        places |= {key: Place(columns[key], self.t) for key in results if key in columns}
         kind = type(self.env.task).__name__
         return fuse(f"{kind}: the step's part {name!r}", function, rows, places)
 
@@ -180,7 +164,7 @@ class FusedStep:
 
     def compute(self, memory: Rows) -> Rows:
         """The network, whose result goes to `step/head`; the next memory. In place."""
-        head, memory = self.policy.compute(self.prepared(), memory)
+        head, memory = self.policy.compute(self.inputs, memory)
         self.scratch["step/head"].copy_(head)
         return memory
 

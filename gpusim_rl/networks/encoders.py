@@ -1,6 +1,7 @@
 """From a view to a network's output: layers, and encoders before them that remember an episode."""
 
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from gpusim_rl.core.ranges import WIDTH
 from gpusim_rl.networks.attention import Attention
+from gpusim_rl.networks.settings import NetworkSettings
 
 LAYERS = {
     "relu": nn.ReLU,
@@ -82,7 +84,7 @@ class GRU(nn.Module):
 
     def unroll(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
         """`step` after `step`, as `Encoder` has it."""
-        gates, keeps, states = self.input(x), begins[..., None] == 0, []
+        gates, keeps, states = self.input(x), begins[..., None] == 0, list[Tensor]()
         for gate, keep in zip(gates, keeps, strict=True):
             h = self._next(gate, torch.where(keep, h, 0.0))
             states.append(h)
@@ -124,29 +126,67 @@ class MemoryMLP(nn.Module):
         return mlp_forward(self.head, y).unflatten(0, steps), after.unflatten(0, steps)
 
 
-def check_hidden(hidden: tuple[int, ...], activation: str) -> None:
-    """ValueError for a width or an activation that no layer can have."""
-    WIDTH.check("algo.hidden", hidden)
-    if activation not in LAYERS:
-        raise ValueError(f"algo.activation={activation!r}: choose one of {', '.join(LAYERS)}")
+@dataclass(frozen=True)
+class HiddenLayers:
+    """The hidden layers that several networks have alike.
+
+    Args:
+        widths: of the layers. Where a network commutes with a mirror, both units of a pair count.
+        activation: one of `LAYERS`.
+        generator: of the first weights, of the last layer as well.
+
+    Raises:
+        ValueError: no layer can have such a width or activation.
+    """
+
+    widths: tuple[int, ...]
+    activation: str
+    generator: torch.Generator
+
+    def __post_init__(self) -> None:
+        WIDTH.check("algo.hidden", self.widths)
+        if self.activation not in LAYERS:
+            choices = ", ".join(LAYERS)
+            raise ValueError(f"algo.activation={self.activation!r}: choose one of {choices}")
+
+    @property
+    def pairs(self) -> list[int]:
+        """Pairs of units of each layer; ValueError for what no symmetric network can have."""
+        if any(n % 2 for n in self.widths):
+            widths = list(self.widths)
+            raise ValueError(f"algo.hidden={widths}: expected even numbers with algo.symmetry=net")
+        return [n // 2 for n in self.widths]
+
+    def gains(self, last: float, *, paired: bool = False) -> list[float]:
+        """Gains of the first weights of each layer: √2, and `last` for that after the hidden ones.
+
+        paired: of weights of even and odd parts. u + v is √2 times, and so is each of u and v of
+        orthonormal parts.
+        """
+        end = len(self.widths)
+        gains = [*[math.sqrt(2)] * end, last]
+        halves = [(i > 0) + (i < end) if paired else 0 for i in range(end + 1)]
+        return [gain * math.sqrt(0.5) ** n for gain, n in zip(gains, halves, strict=True)]
 
 
-def mlp(
-    width: int,
-    hidden: tuple[int, ...],
-    out: int,
-    activation: str,
-    gain: float,
-    generator: torch.Generator,
-) -> nn.Sequential:
+def make_net(
+    cfg: NetworkSettings, width: int, out: int, layers: HiddenLayers, gain: float
+) -> nn.Module:
+    """The layers of an actor or a critic, after an encoder if it remembers."""
+    if cfg.memory == "none":
+        return mlp(width, out, layers, gain)
+    more = {"frames": cfg.memory_frames} if cfg.memory == "attention" else {}
+    encoder = ENCODERS[cfg.memory](width, cfg.memory_size, layers.generator, **more)
+    return MemoryMLP(encoder, mlp(encoder.size, out, layers, gain))
+
+
+def mlp(width: int, out: int, layers: HiddenLayers, gain: float) -> nn.Sequential:
     """Linear layers with orthogonal weights (gain √2, `gain` on the last) and zero biases."""
-    check_hidden(hidden, activation)
-    sizes, layers = [width, *hidden, out], []
-    for i, (a, b) in enumerate(pairwise(sizes)):
-        last = i == len(hidden)
-        layers.append(linear(a, b, gain if last else math.sqrt(2), generator))
-        layers += [] if last else [LAYERS[activation]()]
-    return nn.Sequential(*layers)
+    made: list[nn.Module] = []
+    sizes = pairwise((width, *layers.widths, out))
+    for (a, b), scale in zip(sizes, layers.gains(gain), strict=True):
+        made += [linear(a, b, scale, layers.generator), LAYERS[layers.activation]()]
+    return nn.Sequential(*made[:-1])
 
 
 def linear(a: int, b: int, gain: float, generator: torch.Generator, bias: bool = True) -> nn.Linear:

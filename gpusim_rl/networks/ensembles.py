@@ -1,14 +1,13 @@
 """Networks side by side, with layer norm: the critics of an ensemble, or an actor by itself."""
 
-import math
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpusim_rl.networks.encoders import LAYERS, check_hidden
-from gpusim_rl.networks.symmetric import EvenOddMerge, EvenOddSplit, count_pairs
+from gpusim_rl.networks.encoders import LAYERS, HiddenLayers
+from gpusim_rl.networks.symmetric import EvenOddMerge, EvenOddSplit
 
 EPS = 1e-5  # of a layer norm, as torch has it
 
@@ -37,25 +36,14 @@ class Ensemble(nn.Module):
         gain: of the last layer's weights. The others have √2.
     """
 
-    def __init__(
-        self,
-        copies: int,
-        width: int,
-        hidden: tuple[int, ...],
-        out: int,
-        activation: str,
-        gain: float,
-        generator: torch.Generator,
-    ):
+    def __init__(self, copies: int, width: int, out: int, layers: HiddenLayers, gain: float):
         super().__init__()
-        check_hidden(hidden, activation)
-        gains = [*[math.sqrt(2)] * len(hidden), gain]
-        sizes = [*pairwise((width, *hidden, out))]
-        layers = zip(sizes, gains, strict=True)
-        self.w = nn.ParameterList(weights(copies, *size, g, generator) for size, g in layers)
+        sizes = [*pairwise((width, *layers.widths, out))]
+        scaled = zip(sizes, layers.gains(gain), strict=True)
+        self.w = nn.ParameterList(weights(copies, *size, g, layers.generator) for size, g in scaled)
         self.b = nn.ParameterList(constants(copies, m, 0.0) for _, m in sizes)
-        self.g = nn.ParameterList(constants(copies, m, 1.0) for m in hidden)
-        self.activation = LAYERS[activation]()
+        self.g = nn.ParameterList(constants(copies, m, 1.0) for m in layers.widths)
+        self.activation = LAYERS[layers.activation]()
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.expand(len(self.w[0]), *x.shape)
@@ -76,33 +64,23 @@ class SymmetricEnsemble(nn.Module):
     """
 
     def __init__(
-        self,
-        copies: int,
-        split: EvenOddSplit,
-        hidden: tuple[int, ...],
-        out: EvenOddSplit,
-        activation: str,
-        gain: float,
-        generator: torch.Generator,
+        self, copies: int, split: EvenOddSplit, out: EvenOddSplit, layers: HiddenLayers, gain: float
     ):
         super().__init__()
-        pairs = count_pairs(hidden, activation)
-        self.widths = list(split.widths)
-        widths = [*pairwise([split.widths, *((n, n) for n in pairs)])]
+        self.widths, pairs, generator = list(split.widths), layers.pairs, layers.generator
+        *scales, last = layers.gains(gain, paired=True)
+        given = [split.widths, *((n, n) for n in pairs[:-1])]
         self.even, self.odd = nn.ParameterList(), nn.ParameterList()
-        for i, (given, n) in enumerate(zip((x for x, _ in widths), pairs, strict=True)):
-            # u + v is √2 times, and so is each of u and v of orthonormal parts
-            scale = math.sqrt(2) * math.sqrt(0.5) ** ((i > 0) + 1)
-            self.even.append(weights(copies, given[0], n, scale, generator))
-            self.odd.append(weights(copies, given[1], n, scale, generator))
+        for widths, n, scale in zip(given, pairs, scales, strict=True):
+            for width, part in zip(widths, (self.even, self.odd), strict=True):
+                part.append(weights(copies, width, n, scale, generator))
         self.b = nn.ParameterList(constants(copies, n, 0.0) for n in pairs)
         self.g = nn.ParameterList(constants(copies, n, 1.0) for n in pairs)
         even, odd = out.widths
-        scale = gain * math.sqrt(0.5)
-        self.last_even = weights(copies, pairs[-1], even, scale, generator) if even else None
-        self.last_odd = weights(copies, pairs[-1], odd, scale, generator) if odd else None
+        self.last_even = weights(copies, pairs[-1], even, last, generator) if even else None
+        self.last_odd = weights(copies, pairs[-1], odd, last, generator) if odd else None
         self.bias = constants(copies, even, 0.0) if even else None
-        self.activation, self.whole = LAYERS[activation](), EvenOddMerge(out)
+        self.activation, self.whole = LAYERS[layers.activation](), EvenOddMerge(out)
 
     def forward(self, x: Tensor) -> Tensor:
         """The parts of x (n, …) → f(x) (copies, n, out)."""

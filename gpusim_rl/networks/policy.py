@@ -14,8 +14,9 @@ from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.core.symmetry import MirrorModule, ViewMirrors, unmoved
 from gpusim_rl.networks.calibration import Calibration
 from gpusim_rl.networks.distributions import Distribution, Gaussian
-from gpusim_rl.networks.encoders import ENCODERS, MemoryMLP, mlp, mlp_forward
+from gpusim_rl.networks.encoders import HiddenLayers, MemoryMLP, make_net, mlp_forward
 from gpusim_rl.networks.normalizer import Normalizer
+from gpusim_rl.networks.settings import NetworkSettings
 from gpusim_rl.networks.symmetric import EvenOddSplit, SymmetricMLP
 
 Memory = dict[str, Tensor]  # what networks remember of B episodes, by their name → (B, …)
@@ -143,14 +144,10 @@ class ActorCritic(SampleInParts, nn.Module):
     """A Gaussian actor with a state-independent standard deviation, and a critic that sees more.
 
     Args:
-        no, nc, nu: widths of the actor's and the critic's observation and of the action.
-        hidden: widths of the hidden layers of both networks.
-        memory: puts an encoder of `ENCODERS` before the layers of each network; "none" does not.
-            memory_size: numbers of its features. memory_frames: what attention sees.
-        std: standard deviation of the actions, at first; min_std: the smallest that it becomes.
-        amp: "bf16" multiplies matrices in bfloat16 while training. The weights stay float32.
-        symmetry: with "net" both networks commute with the mirror, and `hidden` counts both units
-            of each pair. "augment" is applied by PPO. All but "none" need `mirrors`;
+        dims: widths of the actor's and the critic's observation and of the action: no, nc, nu.
+        cfg: layers, memory and noise.
+        symmetry: with "net" both networks commute with the mirror, and `cfg.hidden` counts both
+            units of each pair. "augment" is applied by PPO. All but "none" need `mirrors`;
             the normalizers then treat observations and images alike.
         seed: of the first weights.
     """
@@ -161,67 +158,49 @@ class ActorCritic(SampleInParts, nn.Module):
 
     def __init__(
         self,
-        no: int,
-        nc: int,
-        nu: int,
+        dims: tuple[int, int, int],
+        cfg: NetworkSettings,
         *,
-        hidden: tuple[int, ...],
-        activation: str,
-        std: float,
-        min_std: float,
-        amp: str | None,
-        symmetry: str,
-        memory: str,
-        memory_size: int,
-        memory_frames: int = 0,
+        symmetry: str = "none",
         mirrors: ViewMirrors | None = None,
         seed: int,
     ):
         super().__init__()
-        if amp not in (None, "bf16"):
-            raise ValueError(f"algo.amp={amp}: choose one of bf16, null")
-        if not 0 < min_std < std:
-            raise ValueError(f"algo.min_std={min_std} must lie between 0 and algo.std={std}")
-        if memory != "none" and symmetry != "none":
-            raise ValueError(f"algo.memory={memory} needs algo.symmetry=none, not {symmetry}")
-        self._set_mirrors(symmetry, mirrors, [no, nc, nu])
-        self.views = dict(obs=vector(no), critic=vector(nc))
-        generator = torch.Generator().manual_seed(seed)
-
-        def net(width: Any, out: Any, gain: float) -> nn.Module:
-            """The layers of actor or critic, after an encoder if it remembers."""
-            layers = hidden, out, activation, gain, generator
-            if symmetry == "net":
-                return SymmetricMLP(width, *layers)
-            if memory == "none":
-                return mlp(width, *layers)
-            more = {"frames": memory_frames} if memory == "attention" else {}
-            encoder = ENCODERS[memory](width, memory_size, generator, **more)
-            return MemoryMLP(encoder, mlp(encoder.size, *layers))
-
-        sides: list[Any] = [no, nc, nu, 1]
-        parts: list[EvenOddSplit | None] = [None, None]
-        if symmetry == "net" and mirrors:
-            sides = [EvenOddSplit(flip) for flip in (*mirrors, unmoved(1.0))]
-            parts = sides[:2]
-        obs, critic, action, value = sides
-        normalizer = Normalizer(no, mirror=self.obs_mirror, parts=parts[0])
+        if cfg.amp not in (None, "bf16"):
+            raise ValueError(f"algo.amp={cfg.amp}: choose one of bf16, null")
+        least, std = cfg.min_std, cfg.std
+        if not 0 < least < std:
+            raise ValueError(f"algo.min_std={least} must lie between 0 and algo.std={std}")
+        if cfg.memory != "none" and symmetry != "none":
+            raise ValueError(f"algo.memory={cfg.memory} needs algo.symmetry=none, not {symmetry}")
+        self._set_mirrors(symmetry, mirrors, dims)
+        no, nc, nu = dims
+        self.views, self.amp = dict(obs=vector(no), critic=vector(nc)), cfg.amp
+        layers = HiddenLayers(cfg.hidden, cfg.activation, torch.Generator().manual_seed(seed))
         # gain 0.01: first mean actions are near zero, and std explores (arXiv:2006.05990)
-        self.actor = Actor(normalizer, net(obs, action, 0.01))
-        self.register_buffer("min_std", torch.tensor(min_std))  # goes with the weights
-        self.log_std = nn.Parameter(torch.full((nu,), math.log(std - min_std)))
-        self.amp = amp
+        if symmetry == "net" and mirrors:
+            parts = [EvenOddSplit(flip) for flip in (*mirrors, unmoved(1.0))]
+            net = SymmetricMLP(parts[0], parts[2], layers, 0.01)
+            critic = SymmetricMLP(parts[1], parts[3], layers, 1.0)
+        else:
+            parts = [None, None]
+            net, critic = make_net(cfg, no, nu, layers, 0.01), make_net(cfg, nc, 1, layers, 1.0)
+        self.actor = Actor(Normalizer(no, mirror=self.obs_mirror, parts=parts[0]), net)
+        self.register_buffer("min_std", torch.tensor(least))  # goes with the weights
+        self.log_std = nn.Parameter(torch.full((nu,), math.log(std - least)))
         self.critic_normalizer = Normalizer(nc, mirror=self.critic_mirror, parts=parts[1])
-        self.critic = net(critic, value, 1.0)
+        self.critic = critic
 
-    def _set_mirrors(self, symmetry: str, mirrors: ViewMirrors | None, widths: list[int]) -> None:
+    def _set_mirrors(
+        self, symmetry: str, mirrors: ViewMirrors | None, dims: tuple[int, int, int]
+    ) -> None:
         """Make the modules that mirror observations and actions; None for each without symmetry."""
         self.symmetry, self.mirrors = symmetry, mirrors
         self.obs_mirror = self.critic_mirror = self.action_mirror = None
         if symmetry == "none":
             return
-        if mirrors is None or [len(flip.order) for flip in mirrors] != widths:
-            no, nc, nu = widths
+        if mirrors is None or tuple(len(flip.order) for flip in mirrors) != dims:
+            no, nc, nu = dims
             raise ValueError(
                 f"algo.symmetry={symmetry}: the mirrors do not fit"
                 f" observations of {no} and {nc} and actions of {nu} numbers"

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +11,7 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import Columns, vector
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip, MirrorModule, ViewMirrors, concatenated, unmoved
+from gpusim_rl.networks.encoders import HiddenLayers
 from gpusim_rl.networks.ensembles import Ensemble, SymmetricEnsemble
 from gpusim_rl.networks.normalizer import Normalizer
 from gpusim_rl.networks.policy import Actor, Memory, SampleInParts, Views, load_policy
@@ -19,6 +19,7 @@ from gpusim_rl.networks.symmetric import EvenOddSplit
 
 CRITICS = 2  # the smaller value of two is less of an overestimate (arXiv:1802.09477)
 LOG_STD = -5.0, 1.0  # least and largest logarithm of a deviation, before the action is squashed
+LAST_GAIN = 0.01  # of all networks: their first outputs are small
 WIDE = 0.55  # deviations begin at 0.6: actions that hardly differ find no sparse reward
 
 
@@ -48,7 +49,7 @@ class SoftActorCritic(SampleInParts, nn.Module):
     """A Gaussian actor whose actions are squashed to ±bound, and critics of state and action.
 
     Args:
-        no, nc, nu: widths of the actor's and the critic's observation and of the action.
+        dims: widths of the actor's and the critic's observation and of the action: no, nc, nu.
         hidden, activation: of all networks. bound: the largest action.
         mirrors: with which all networks commute; None for networks that know no mirror.
         seed: of the first weights.
@@ -60,9 +61,7 @@ class SoftActorCritic(SampleInParts, nn.Module):
 
     def __init__(
         self,
-        no: int,
-        nc: int,
-        nu: int,
+        dims: tuple[int, int, int],
         *,
         hidden: tuple[int, ...],
         activation: str,
@@ -71,18 +70,20 @@ class SoftActorCritic(SampleInParts, nn.Module):
         seed: int,
     ):
         super().__init__()
+        no, nc, nu = dims
         self.nu, self.bound = nu, bound
-        generator = torch.Generator().manual_seed(seed)
-        how = hidden, activation, generator
+        layers = HiddenLayers(hidden, activation, torch.Generator().manual_seed(seed))
         if mirrors:
             magnitudes = Flip(mirrors.action.order, tuple(map(abs, mirrors.action.signs)))
             heads = concatenated([mirrors.action, magnitudes])
-            net, split = symmetric_net(1, mirrors.obs, heads, *how)
-            state = concatenated([mirrors.critic, mirrors.action])
-            self.critic, self.split = symmetric_net(CRITICS, state, unmoved(1.0), *how)
+            flips = mirrors.obs, heads, concatenated([mirrors.critic, mirrors.action]), unmoved(1.0)
+            split, out, self.split, value = map(EvenOddSplit, flips)
+            net = SymmetricEnsemble(1, split, out, layers, LAST_GAIN)
+            self.critic = SymmetricEnsemble(CRITICS, self.split, value, layers, LAST_GAIN)
         else:
-            net, split = plain_net(1, no, 2 * nu, *how), None
-            self.critic, self.split = plain_net(CRITICS, nc + nu, 1, *how), nn.Identity()
+            split, self.split = None, nn.Identity()
+            net = Ensemble(1, no, 2 * nu, layers, LAST_GAIN)
+            self.critic = Ensemble(CRITICS, nc + nu, 1, layers, LAST_GAIN)
         obs, critic = [MirrorModule(x) for x in mirrors[:2]] if mirrors else (None, None)
         self.actor = Actor(Normalizer(no, mirror=obs, parts=split), Squashed(net, bound))
         self.critic_normalizer = Normalizer(nc, mirror=critic)
@@ -145,18 +146,3 @@ def squashed_log_prob(free: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
     """
     normal = -0.5 * noise * noise - log_std - 0.5 * math.log(2 * math.pi)
     return (normal - 2 * (math.log(2) - free - F.softplus(-2 * free))).sum(-1)
-
-
-def plain_net(
-    copies: int, width: int, out: int, hidden: Any, activation: str, generator: torch.Generator
-) -> Ensemble:
-    """Networks that know no mirror. Their last weights are small, and so are the first outputs."""
-    return Ensemble(copies, width, hidden, out, activation, 0.01, generator)
-
-
-def symmetric_net(
-    copies: int, given: Flip, out: Flip, hidden: Any, activation: str, generator: torch.Generator
-) -> tuple[SymmetricEnsemble, EvenOddSplit]:
-    """Networks that commute with a mirror, and what splits their input."""
-    split, parts = EvenOddSplit(given), EvenOddSplit(out)
-    return SymmetricEnsemble(copies, split, hidden, parts, activation, 0.01, generator), split

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.symmetry import Flip
-from gpusim_rl.networks.encoders import LAYERS, check_hidden, linear
+from gpusim_rl.networks.encoders import LAYERS, HiddenLayers, linear
 from gpusim_rl.networks.symmetric_kernels import SymmetricForward, combined, runs_kernels
 
 
@@ -85,16 +85,6 @@ class Constant(nn.Module):
         return 0.0 if self.bias is None else self.bias.expand(*x.shape[:-1], -1)
 
 
-def count_pairs(hidden: tuple[int, ...], activation: str) -> list[int]:
-    """Pairs of units of each hidden layer; ValueError for what no symmetric network can have."""
-    check_hidden(hidden, activation)
-    if any(n % 2 for n in hidden):
-        raise ValueError(
-            f"algo.hidden={list(hidden)}: expected even numbers with algo.symmetry=net"
-        )
-    return [n // 2 for n in hidden]
-
-
 # Why: docs/decisions/0013-hidden-units-in-pairs.md
 class SymmetricMLP(nn.Module):
     """A multi-layer perceptron f with f(M x) = A f(x), exactly: M and A are mirrors.
@@ -109,34 +99,23 @@ class SymmetricMLP(nn.Module):
 
     Args:
         split: the parts of x; out: those of f(x).
-        hidden: units of the hidden layers, each an even number.
-        activation, gain, generator: as `mlp` has them.
+        layers: their widths are even numbers; gain: as `mlp` has it.
     """
 
-    def __init__(
-        self,
-        split: EvenOddSplit,
-        hidden: tuple[int, ...],
-        out: EvenOddSplit,
-        activation: str,
-        gain: float,
-        generator: torch.Generator,
-    ):
+    def __init__(self, split: EvenOddSplit, out: EvenOddSplit, layers: HiddenLayers, gain: float):
         super().__init__()
-        pairs = count_pairs(hidden, activation)
-        widths = [split.widths, *((n, n) for n in pairs), out.widths]
-        self.widths, self.depth = list(split.widths), len(hidden)
+        sizes = pairwise([split.widths, *((n, n) for n in layers.pairs), out.widths])
+        self.widths, self.depth = list(split.widths), len(layers.widths)
         self.even, self.odd = nn.ModuleList(), nn.ModuleList()
-        for i, (a, b) in enumerate(pairwise(widths)):
-            last = i == len(hidden)
-            scale = gain if last else math.sqrt(2)
-            # u + v is √2 times, and so is each of u and v of orthonormal parts
-            scale *= math.sqrt(0.5) ** ((i > 0) + (not last))
-            for part, layers in enumerate((self.even, self.odd)):
-                n, m, bias = a[part], b[part], part == 0  # an odd part has no bias
-                if m:
-                    layers.append(linear(n, m, scale, generator, bias) if n else Constant(m, bias))
-        self.activation, self.kind = LAYERS[activation](), list(LAYERS).index(activation)
+        for size, scale in zip(sizes, layers.gains(gain, paired=True), strict=True):
+            for n, m, part in zip(*size, (self.even, self.odd), strict=True):
+                bias = part is self.even  # an odd part has none
+                if m and n:
+                    part.append(linear(n, m, scale, layers.generator, bias))
+                elif m:
+                    part.append(Constant(m, bias))
+        self.activation = LAYERS[layers.activation]()
+        self.kind = list(LAYERS).index(layers.activation)
         self.split, self.whole = out, EvenOddMerge(out)
 
     @property

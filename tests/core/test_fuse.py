@@ -39,6 +39,21 @@ def places(function, live) -> dict[str, Place]:
     return {name: Place(torch.zeros_like(x)) for name, x in function(live).items()}
 
 
+@pytest.fixture
+def runs_as_torch(capsys):
+    """(function, live, says, where): the function has no kernel, and a line says why."""
+
+    def check(function, live, says="", where=None, says_where=False) -> Eager:
+        made = fuse("Mine", function, live, where or places(function, live))
+        said = capsys.readouterr().err
+        assert type(made) is Eager and said.count("\n") == 1, said
+        assert said.startswith("Mine runs as torch: ") and says in said, said
+        assert not says_where or "test_fuse.py" in said, said
+        return made
+
+    return check
+
+
 def elements(r):
     """What is computed element by element."""
     x, y, n, b, u = r["x"], r["y"], r["whole"], r["truth"], r["small"]
@@ -148,7 +163,7 @@ def test_a_world_does_not_depend_on_its_neighbors(kernels):
     "name, wrong",
     [("mul", "add"), ("amax", "amin"), ("atan2", "sub"), ("floor", "ceil"), ("lt", "ge")],
 )
-def test_a_wrong_translation_is_found(monkeypatch, capsys, name, wrong):
+def test_a_wrong_translation_is_found(monkeypatch, runs_as_torch, name, wrong):
     """A planted mistake of the generator makes the function run as torch, with a line."""
     monkeypatch.setitem(OPERATORS, name, OPERATORS[wrong])
     live = {"x": rows()["x"][4:], "y": rows()["y"][4:]}
@@ -157,9 +172,7 @@ def test_a_wrong_translation_is_found(monkeypatch, capsys, name, wrong):
         x, y = r["x"], r["y"]
         return {"z": (x * y).amax(1) + torch.atan2(x, y).floor().sum(1) + (x < y).sum(1)}
 
-    made = fuse("a function", function, live, places(function, live))
-    assert type(made) is Eager
-    assert "a function runs as torch: its kernel gives another z" in capsys.readouterr().err
+    runs_as_torch(function, live, "its kernel gives another z")
 
 
 def test_numbers_beside_the_rows_stay_live():
@@ -211,13 +224,10 @@ def test_results_are_written_where_a_row_was_read():
         (lambda r: {"y": r["m"] * LARGE[0]}, "more than 4096"),
     ],
 )
-def test_an_unknown_operator_is_named(capsys, function, what):
+def test_an_unknown_operator_is_named(runs_as_torch, function, what):
     """The function runs as torch, and one line names the operator and where it stands."""
     live = {"m": torch.eye(3).repeat(5, 1, 1)}
-    made = fuse("Mine", function, live, places(function, live))
-    assert type(made) is Eager
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and what in said and "test_fuse.py" in said
+    made = runs_as_torch(function, live, what, says_where=True)
     made()
     assert torch.equal(made.places["y"].tensor, function(live)["y"])
 
@@ -229,13 +239,10 @@ def test_an_unknown_operator_is_named(capsys, function, what):
         lambda r: {"y": 1e-4 * (r["x"] > 0.05)},
     ],
 )
-def test_what_no_kernel_computes_is_noticed(monkeypatch, capsys, function):
+def test_what_no_kernel_computes_is_noticed(monkeypatch, runs_as_torch, function):
     """A function of the number of worlds, and a small result that is wrong in noisy rows alone."""
     monkeypatch.setitem(OPERATORS, "gt", OPERATORS["lt"])
-    live = {"x": torch.zeros(8)}
-    made = fuse("Mine", function, live, places(function, live))
-    assert type(made) is Eager
-    assert "Mine runs as torch: its kernel gives another y" in capsys.readouterr().err
+    runs_as_torch(function, {"x": torch.zeros(8)}, "its kernel gives another y")
 
 
 COUNT: list[int] = []  # calls of `counts`
@@ -264,29 +271,23 @@ def counts(r):
         counts,
     ],
 )
-def test_what_python_makes_of_rows_runs_as_torch(capsys, function):
+def test_what_python_makes_of_rows_runs_as_torch(runs_as_torch, function):
     """The code would hold it as it was: a line says why there is no kernel."""
     live = {"x": torch.zeros(8, 3), "n": torch.zeros(8, dtype=torch.int64)}
-    made = fuse("Mine", function, live, {"y": Place(torch.zeros(8, 3))})
-    assert type(made) is Eager
-    said = capsys.readouterr().err
-    assert said.startswith("Mine runs as torch: ") and said.count("\n") == 1, said
+    runs_as_torch(function, live, where={"y": Place(torch.zeros(8, 3))})
 
 
-def test_a_result_of_another_width_is_not_written(capsys):
+def test_a_result_of_another_width_is_not_written(runs_as_torch):
     """Its numbers would be written into those of the next world."""
+    where = {"y": Place(torch.zeros(8))}
     live = {"x": torch.zeros(8, 3)}
-    made = fuse("Mine", lambda r: {"y": r["x"]}, live, {"y": Place(torch.zeros(8))})
-    assert type(made) is Eager and "3 numbers where 1 belong" in capsys.readouterr().err
+    runs_as_torch(lambda r: {"y": r["x"]}, live, "3 numbers where 1 belong", where)
 
 
-def test_an_index_that_changes_is_told(capsys):
+def test_an_index_that_changes_is_told(runs_as_torch):
     """A kernel holds which columns an index picks; one that is computed has no kernel."""
-    live, columns, limits = (
-        {"x": torch.zeros(8, 3)},
-        torch.tensor([0, 2]),
-        torch.tensor([1.0, 2, 3]),
-    )
+    live, columns = {"x": torch.zeros(8, 3)}, torch.tensor([0, 2])
+    limits = torch.tensor([1.0, 2, 3])
     picked = lambda r: {"y": r["x"][:, columns]}  # noqa: E731
     made = fuse("Mine", picked, live, places(picked, live))
     made()
@@ -294,11 +295,10 @@ def test_an_index_that_changes_is_told(capsys):
     with pytest.raises(ValueError, match="an index tensor has changed"):
         made()
     masked = lambda r: {"y": r["x"][:, limits > 1.5]}  # noqa: E731
-    assert type(fuse("Mine", masked, live, places(masked, live))) is Eager
-    assert "an index made of numbers that may change" in capsys.readouterr().err
+    runs_as_torch(masked, live, "an index made of numbers that may change")
 
 
-def test_a_kernel_that_is_too_large_runs_as_torch(capsys):
+def test_a_kernel_that_is_too_large_runs_as_torch(runs_as_torch):
     """The compiler would need minutes, or end the process."""
 
     def long(r):
@@ -307,12 +307,10 @@ def test_a_kernel_that_is_too_large_runs_as_torch(capsys):
             y = y.sin() + 1
         return {"y": y}
 
-    live = {"x": torch.zeros(8)}
-    assert type(fuse("Mine", long, live, places(long, live))) is Eager
-    assert "a kernel of 10" in capsys.readouterr().err
+    runs_as_torch(long, {"x": torch.zeros(8)}, "a kernel of 10")
 
 
-def test_far_thresholds_and_edges_are_compared(monkeypatch, capsys):
+def test_far_thresholds_and_edges_are_compared(monkeypatch, runs_as_torch):
     """A translation that is wrong beyond a threshold in the tail, or of NaN alone, is noticed."""
     live = {"x": torch.zeros(8), "n": torch.zeros(8, dtype=torch.int64)}
     for name, wrong, function in (
@@ -324,20 +322,14 @@ def test_far_thresholds_and_edges_are_compared(monkeypatch, capsys):
             patch.setitem(
                 OPERATORS, name, lambda t, call, text=wrong: t.pointwise(call, text, call.args)
             )
-            assert type(fuse("Mine", function, live, places(function, live))) is Eager
-        assert "gives another y" in capsys.readouterr().err
+            runs_as_torch(function, live, "gives another y")
         assert type(fuse("Mine", function, live, places(function, live))) is Kernel
 
 
-def test_a_function_of_one_number_of_worlds_runs_as_torch(capsys):
+def test_a_function_of_one_number_of_worlds_runs_as_torch(runs_as_torch):
     """What cannot be followed on other rows is said in one line, and works."""
-    live = {"x": torch.ones(4, 3)}
-    made = fuse(
-        "Four", lambda r: {"y": r["x"] + torch.ones(4, 1)}, live, {"y": Place(torch.zeros(4, 3))}
-    )
-    assert type(made) is Eager
-    said = capsys.readouterr().err
-    assert said.startswith("Four runs as torch: ") and said.count("\n") == 1
+    live, where = {"x": torch.ones(4, 3)}, {"y": Place(torch.zeros(4, 3))}
+    made = runs_as_torch(lambda r: {"y": r["x"] + torch.ones(4, 1)}, live, where=where)
     made()
     assert (made.places["y"].tensor == 2).all()
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.loss import APPROX_KL, loss
-from gpusim_rl.algorithms.ppo.ppo import PPO, choose_symmetry
+from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.build.environment import robot_arguments
 from gpusim_rl.build.iteration import make_iteration as build_iteration
 from gpusim_rl.build.joining import make_spec
@@ -570,11 +570,11 @@ def test_a_lopsided_robot_trains_without(capsys):
     env = make_env(num_envs=2)
     env.task.mjm = lopsided("hip")
     spec = make_spec(env, num_steps=4, graph="off", threads=0)
-    assert choose_symmetry(spec, "auto", (8,)) == ("none", None)
+    assert spec.choose_symmetry("auto", (8,)) == ("none", None)
     said = capsys.readouterr().err
     assert said.startswith("warning: robot.mirror: ") and said.count("\n") == 1
     with pytest.raises(ValueError, match="its FL is 20 mm"):
-        choose_symmetry(spec, "net", (8,))
+        spec.choose_symmetry("net", (8,))
 
 
 def test_configuration():

@@ -58,7 +58,7 @@ def run(task: str, steps: int) -> None:
         for t in range(steps):
             if t % 50 == 25:  # a curriculum writes to tensors that the kernels read
                 ppo.schedule.write(ppo.numbers, env.success, t // 50)
-            mean, _ = source.policy.compute(fused.prepared(), {})
+            mean, _ = source.policy.compute(fused.inputs, {})
             mean[t % 7] = math.nan if t % 40 == 10 else mean[t % 7]
             fused.scratch["step/head"].copy_(mean)
             check_part(fused, "before")

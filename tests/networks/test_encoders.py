@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpusim_rl.networks.attention import Attention
-from gpusim_rl.networks.encoders import GRU, MemoryMLP, mlp
+from gpusim_rl.networks.encoders import GRU, HiddenLayers, MemoryMLP, mlp
 from gpusim_rl.networks.policy import restarted
 from tests.worlds import make_policy
 
@@ -29,7 +29,7 @@ def generator(seed: int = 0) -> torch.Generator:
 def small(seed: int = 0, encoder: Any = GRU, size: int = 6, **more: int) -> MemoryMLP:
     """x (3,) and h → y (2,)."""
     g = generator(seed)
-    return MemoryMLP(encoder(3, size, g, **more), mlp(size, (8,), 2, "elu", 1.0, g))
+    return MemoryMLP(encoder(3, size, g, **more), mlp(size, 2, HiddenLayers((8,), "elu", g), 1.0))
 
 
 def attentive() -> MemoryMLP:

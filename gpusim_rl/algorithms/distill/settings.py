@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from gpusim_rl.algorithms.network_settings import NetworkSettings
 from gpusim_rl.core.ranges import COUNT, POSITIVE, SHARE, Range
 from gpusim_rl.core.sections import check, number, word
+from gpusim_rl.networks.settings import NetworkSettings
 
 
 @dataclass(kw_only=True, frozen=True)

@@ -17,11 +17,11 @@ class Student(ActorCritic):
         teacher: an actor whose observation is the first columns of the critic's.
         clip: the largest action.
         share: () β, the probability that the teacher acts in a world at a step.
-        dims, network: as `ActorCritic` has them.
+        network, symmetry: as `ActorCritic` has them.
     """
 
-    def __init__(self, teacher: Any, clip: float, share: Tensor, *dims: int, **network: Any):
-        super().__init__(*dims, **network)
+    def __init__(self, teacher: Any, clip: float, share: Tensor, *network: Any, **symmetry: Any):
+        super().__init__(*network, **symmetry)
         del self.critic, self.critic_normalizer  # a student has a teacher instead
         self.guide = teacher, clip, share  # as a tuple, it is no part of the module's state
 

@@ -1,6 +1,5 @@
 """Proximal policy optimization (arXiv:1707.06347), as robot learners expect it."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +17,6 @@ from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, row_bytes
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import as_array, launch, torch_threads, warp_stream
-from gpusim_rl.core.symmetry import ViewMirrors
 from gpusim_rl.networks.distributions import Gaussian
 from gpusim_rl.networks.policy import ActorCritic, Memory
 
@@ -99,7 +97,6 @@ class PPO:
         return settings.num_minibatches if settings.memory != "none" else 1
 
     def _make_fused_loss(self) -> FusedLoss:
-        """The kernels of the current minibatch's loss."""
         batch, optimizer = self.minibatches.batch, self.optimizer
         places = {"grad_log_std": optimizer.gradients[self.policy.log_std]}
         places["share"] = optimizer.share
@@ -229,51 +226,9 @@ def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) ->
 
     ValueError if they cannot be as symmetric as asked.
     """
-    symmetry, mirrors = choose_symmetry(spec, cfg.symmetry, cfg.hidden, cfg.memory != "none")
-    return kind(
-        *spec.dims,
-        hidden=cfg.hidden,
-        activation=cfg.activation,
-        std=cfg.std,
-        min_std=cfg.min_std,
-        amp=cfg.amp,
-        symmetry=symmetry,
-        memory=cfg.memory,
-        memory_size=cfg.memory_size,
-        memory_frames=cfg.memory_frames,
-        mirrors=mirrors,
-        seed=spec.seed,
-    ).to(spec.device)
-
-
-def choose_symmetry(
-    spec: Spec, symmetry: str, hidden: tuple[int, ...], remembers: bool = False
-) -> tuple[str, ViewMirrors | None]:
-    """`symmetry` for a task, and the mirrors of its observations and action.
-
-    `auto` is net where the task has a mirror image and the networks can commute with it, else none.
-
-    Raises:
-        ValueError: the task has no mirror image, and symmetry is neither auto nor none.
-    """
-    auto = symmetry == "auto"
-    can = not remembers and not any(n % 2 for n in hidden)
-    if symmetry == "none" or (auto and not can):
-        return "none", None
-    try:
-        mirrors = spec.mirrors()
-    except ValueError as error:
-        if not auto:
-            raise
-        mirrors = None
-        print(f"warning: {error}; algo.symmetry is none", file=sys.stderr, flush=True)
-    if mirrors:
-        return "net" if auto else symmetry, mirrors
-    if auto:
-        return "none", None
-    raise ValueError(
-        f"algo.symmetry={symmetry}: this task defines no mirror image: set algo.symmetry=none"
-    )
+    symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden, cfg.memory != "none")
+    made = kind(spec.dims, cfg, symmetry=symmetry, mirrors=mirrors, seed=spec.seed)
+    return made.to(spec.device)
 
 
 def check_memory(spec: Spec, cfg: Settings, columns: Columns, policy: ActorCritic) -> None:

@@ -8,7 +8,6 @@ from torch.nn import functional as F
 
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
-from gpusim_rl.algorithms.ppo.ppo import choose_symmetry
 from gpusim_rl.algorithms.replay import draw_windows
 from gpusim_rl.algorithms.sac.settings import Settings
 from gpusim_rl.core.metrics import Metric
@@ -72,9 +71,9 @@ class SAC:
         self.draws = cfg.batch_size // (spec.num_envs * self.group.size)  # windows of each world
         if cfg.tf32 and device.type != "cpu":
             torch.set_float32_matmul_precision("high")
-        symmetry, mirrors = choose_symmetry(spec, cfg.symmetry, cfg.hidden)
+        symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden)
         self.policy = policy = SoftActorCritic(
-            *spec.dims,
+            spec.dims,
             hidden=cfg.hidden,
             activation=cfg.activation,
             bound=cfg.bound,

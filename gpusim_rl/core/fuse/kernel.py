@@ -1,5 +1,8 @@
 """`fuse`: a pure function of B worlds as one Warp kernel, or as it is where it has none."""
 
+# torch and Warp have no types for some of their members:
+# pyright: reportUnknownMemberType=false
+
 import hashlib
 import importlib.util
 import math
@@ -162,8 +165,7 @@ class Kernel(Eager):
         return MODULE.format(body=body, arguments=texts, names=", ".join(arguments))
 
     def _stores(self, tracer: Tracer, results: dict[str, Cells]) -> list[Store]:
-        """The statements that write the results."""
-        stores = []
+        stores: list[Store] = []
         for key, place in self.places.items():
             cells, kind = results[key], KINDS[place.tensor.dtype]
             guard = str(results[place.guard].names[()]) if place.guard else ""
@@ -336,7 +338,7 @@ def trial_rows(kernel: Kernel, rows: Rows) -> Rows:
     of what a function of them takes. Rows that look up entries of a table have little, since torch
     raises outside of one.
     """
-    source, parts = torch.Generator().manual_seed(0), []
+    source, parts = torch.Generator().manual_seed(0), list[Rows]()
     for part in PARTS:
         some = {key: x[: part.worlds] for key, x in example_rows(rows).items()}
         for key, x in some.items():
@@ -415,7 +417,7 @@ def overlap(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
 
 def pointers(arguments: dict[str, str], indexed: list[str]) -> list[str]:
     """Where the numbers of this world begin in each array, and those of a constant."""
-    lines = []
+    lines: list[str] = []
     for name, kind in arguments.items():
         if name.startswith("t"):
             continue

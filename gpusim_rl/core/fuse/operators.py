@@ -37,6 +37,10 @@ ARITHMETIC = {  # of operands of the result's kind
     "bitwise_xor": "{0} ^ {1}",
     "bitwise_left_shift": "shift_left({0}, {1})",
     "bitwise_right_shift": "shift_right({0}, {1})",
+    "bitwise_not": "~{0}",
+    "floor_divide": "quotient({0}, {1})",
+    "remainder": "remainder({0}, {1})",
+    "square": "{0} * {0}",
     "neg": "-{0}",
     "abs": "wp::abs({0})",
     "sign": "sign({0})",
@@ -60,6 +64,17 @@ ARITHMETIC = {  # of operands of the result's kind
     "round": "wp::rint({0})",
     "erf": "wp::erf({0})",
     "special_ndtri": "normal_quantile({0})",
+    "rsqrt": "{k}(1.0) / wp::sqrt({0})",
+    "reciprocal": "{k}(1.0) / {0}",
+    "relu": "at_least({0}, {k}(0.0))",
+    "sigmoid": "{k}(1.0) / ({k}(1.0) + wp::exp(-{0}))",
+    "frac": "{0} - wp::trunc({0})",
+    "deg2rad": "{0} * {k}(0.017453292519943295)",
+    "rad2deg": "{0} * {k}(57.29577951308232)",
+}
+OF_WHOLE = {  # of whole numbers, where those have another text
+    "floor_divide": "whole_quotient({0}, {1})",
+    "remainder": "whole_remainder({0}, {1})",
 }
 # kind → operators that have no translation for it
 FLOATS = dict.fromkeys(
@@ -73,14 +88,32 @@ TRUTH = {  # of truth values
     "bitwise_and": "{0} && {1}",
     "bitwise_or": "{0} || {1}",
     "bitwise_xor": "{0} != {1}",
+    "bitwise_not": "!{0}",
 }
-LOGIC = {
+PREDICATES = {  # whose result holds truth values
     "logical_and": "{0} && {1}",
     "logical_or": "{0} || {1}",
     "logical_xor": "{0} != {1}",
     "logical_not": "!{0}",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "isfinite": "wp::isfinite({0})",
+    "isnan": "wp::isnan({0})",
+    "isinf": "wp::isinf({0})",
 }
-COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+NO_FLOATS = {"isfinite": "true", "isnan": "false", "isinf": "false"}  # of all other numbers
+REDUCTIONS = {  # a step of the chain
+    "sum": "{} + {}",
+    "prod": "{} * {}",
+    "any": "{} || {}",
+    "all": "{} && {}",
+    "amax": "maximum({}, {})",
+    "amin": "minimum({}, {})",
+}
 SAME = {
     "__and__": "bitwise_and",
     "__iand__": "bitwise_and",
@@ -102,11 +135,6 @@ def operator(*names: str):
     return add
 
 
-def is_bool(call: Call) -> bool:
-    """Whether the result holds truth values."""
-    return call.result.dtype == torch.bool
-
-
 # -- element by element ----------------------------------------------------------------------------
 
 
@@ -114,10 +142,13 @@ def arithmetic(name: str) -> Callable[[Tracer, Call], Cells]:
     """The translation of an operator of `ARITHMETIC`."""
 
     def run(t: Tracer, call: Call) -> Cells:
-        text = TRUTH.get(name, "") if is_bool(call) else ARITHMETIC[name]
-        if not text:
+        kind, text = KINDS[call.result.dtype], ARITHMETIC[name]
+        if kind == "bool" and name not in TRUTH:
             raise UnknownOperator(f"{name} of truth values")
-        kind = KINDS[call.result.dtype]
+        if kind == "bool":
+            text = TRUTH[name]
+        elif kind in WHOLE:
+            text = OF_WHOLE.get(name, text)
         if name in FLOATS.get(kind, ()):
             raise UnknownOperator(f"{name} of {kind}")
         if call.options.keys() - {"alpha"}:
@@ -125,7 +156,7 @@ def arithmetic(name: str) -> Callable[[Tracer, Call], Cells]:
         alpha, scaled = call.options.get("alpha", 1), "{0}" if name == "rsub" else "{1}"
         if alpha != 1:
             text = text.replace(scaled, f"{literal(alpha, kind)} * {scaled}")
-        return t.pointwise(call, text, call.args[:2])
+        return t.pointwise(call, text.replace("{k}", kind), call.args[:2])
 
     return run
 
@@ -134,58 +165,30 @@ OPERATORS.update({name: arithmetic(name) for name in ARITHMETIC})
 OPERATORS.update({name: OPERATORS[same] for name, same in SAME.items()})
 
 
-@operator("bitwise_not")
-def bitwise_not(t: Tracer, call: Call) -> Cells:
-    return t.pointwise(call, "!{0}" if is_bool(call) else "~{0}", call.args)
-
-
-def logic(name: str) -> Callable[[Tracer, Call], Cells]:
-    """The translation of an operator of `LOGIC`."""
-    return lambda t, call: t.pointwise(call, LOGIC[name], call.args, "bool")
-
-
-OPERATORS.update({name: logic(name) for name in LOGIC})
-
-
-def common_kind(*operands: Any) -> str:
-    """The kind in which torch computes with these tensors and numbers."""
-    return KINDS[torch.result_type(*operands)]
-
-
-def comparison(name: str) -> Callable[[Tracer, Call], Cells]:
-    """The translation of a comparison."""
-    text = f"{{0}} {COMPARISONS[name]} {{1}}"
+def predicate(name: str) -> Callable[[Tracer, Call], Cells]:
+    """The translation of an operator of `PREDICATES`."""
 
     def run(t: Tracer, call: Call) -> Cells:
-        return t.pointwise(call, text, call.args[:2], common_kind(*call.tensors[:2]))
+        text, operands, kind = PREDICATES[name], call.args[:2], "bool"
+        if not name.startswith("logical"):  # the kind in which torch computes with them
+            kind = KINDS[torch.result_type(call.tensors[0], call.tensors[len(operands) - 1])]
+        if name in NO_FLOATS and not kind.startswith("float"):
+            text = NO_FLOATS[name]
+        return t.pointwise(call, text, operands, kind)
 
     return run
 
 
-OPERATORS.update({name: comparison(name) for name in COMPARISONS})
+OPERATORS.update({name: predicate(name) for name in PREDICATES})
 
 
 @operator("div")
 def div(t: Tracer, call: Call) -> Cells:
     mode = call.options.get("rounding_mode")
     if mode == "floor":
-        return floor_divide(t, call)
+        return OPERATORS["floor_divide"](t, call._replace(options={}))
     whole = KINDS[call.result.dtype] in WHOLE
     text = "wp::trunc({0} / {1})" if mode and not whole else "{0} / {1}"
-    return t.pointwise(call, text, call.args[:2])
-
-
-@operator("floor_divide")
-def floor_divide(t: Tracer, call: Call) -> Cells:
-    whole = KINDS[call.result.dtype] in WHOLE
-    text = "whole_quotient({0}, {1})" if whole else "quotient({0}, {1})"
-    return t.pointwise(call, text, call.args[:2])
-
-
-@operator("remainder")
-def remainder(t: Tracer, call: Call) -> Cells:
-    whole = KINDS[call.result.dtype] in WHOLE
-    text = "whole_remainder({0}, {1})" if whole else "remainder({0}, {1})"
     return t.pointwise(call, text, call.args[:2])
 
 
@@ -215,59 +218,20 @@ def power(t: Tracer, call: Call) -> Cells:
     return t.pointwise(call, "wp::pow({0}, {1})", [base, exponent])
 
 
-@operator("square")
-def square(t: Tracer, call: Call) -> Cells:
-    return t.pointwise(call, "{0} * {0}", call.args)
-
-
-COMPOSED = {
-    "rsqrt": "{k}(1.0) / wp::sqrt({0})",
-    "reciprocal": "{k}(1.0) / {0}",
-    "relu": "at_least({0}, {k}(0.0))",
-    "sigmoid": "{k}(1.0) / ({k}(1.0) + wp::exp(-{0}))",
-    "frac": "{0} - wp::trunc({0})",
-    "deg2rad": "{0} * {k}(0.017453292519943295)",
-    "rad2deg": "{0} * {k}(57.29577951308232)",
-    "isfinite": "wp::isfinite({0})",
-    "isnan": "wp::isnan({0})",
-    "isinf": "wp::isinf({0})",
-}
-
-
-def composition(name: str) -> Callable[[Tracer, Call], Cells]:
-    """The translation of an operator of `COMPOSED`."""
-
-    def run(t: Tracer, call: Call) -> Cells:
-        kind = call.args[0].kind if is_bool(call) else KINDS[call.result.dtype]
-        text = COMPOSED[name].replace("{k}", kind)
-        if is_bool(call) and not kind.startswith("float"):
-            text = "true" if name == "isfinite" else "false"
-        return t.pointwise(call, text, call.args[:1], kind)
-
-    return run
-
-
-OPERATORS.update({name: composition(name) for name in COMPOSED})
-
-
 @operator("clamp", "clamp_min")
 def clamp(t: Tracer, call: Call) -> Cells:
-    return clamped(t, call, call.get(1, "min"), call.get(2, "max"))
-
-
-@operator("clamp_max")
-def clamp_max(t: Tracer, call: Call) -> Cells:
-    return clamped(t, call, None, call.get(1, "max"))
-
-
-def clamped(t: Tracer, call: Call, low: Any, high: Any) -> Cells:
     """A tensor within bounds, either of which may be None. NaN stays."""
     operands, text = [call.args[0]], "{0}"
-    for bound, name in ((low, "at_least"), (high, "at_most")):
+    for bound, name in ((call.get(1, "min"), "at_least"), (call.get(2, "max"), "at_most")):
         if bound is not None:
             text = f"{name}({text}, {{{len(operands)}}})"
             operands.append(bound)
     return t.pointwise(call, text, operands)
+
+
+@operator("clamp_max")
+def clamp_max(t: Tracer, call: Call) -> Cells:
+    return clamp(t, call._replace(args=(call.args[0], None, *call.args[1:])))
 
 
 @operator("where")
@@ -329,47 +293,30 @@ def converted(t: Tracer, x: Cells, kind: str) -> Cells:
     return Cells(each(lambda name: t.cast(name, x.kind, kind), x.names), x.worlds, kind)
 
 
-@operator("sum")
-def total(t: Tracer, call: Call) -> Cells:
-    x = converted(t, call.args[0], KINDS[call.result.dtype])
-    return t.reduce(x, call.get(1, "dim"), call.get(2, "keepdim", False), "{} + {}")
+def reduction(name: str) -> Callable[[Tracer, Call], Cells]:
+    """The translation of an operator of `REDUCTIONS`."""
+
+    def run(t: Tracer, call: Call) -> Cells:
+        kind = "bool" if name in ("any", "all") else KINDS[call.result.dtype]
+        x, keep = converted(t, call.args[0], kind), call.get(2, "keepdim", False)
+        return t.reduce(x, call.get(1, "dim"), keep, REDUCTIONS[name])
+
+    return run
 
 
-@operator("prod")
-def product(t: Tracer, call: Call) -> Cells:
-    x = converted(t, call.args[0], KINDS[call.result.dtype])
-    return t.reduce(x, call.get(1, "dim"), call.get(2, "keepdim", False), "{} * {}")
+OPERATORS.update({name: reduction(name) for name in REDUCTIONS})
+
+
+def mapped(t: Tracer, x: Cells, text: str) -> Cells:
+    """An expression of each scalar, of the same kind."""
+    return x.like(each(lambda name: t.emit(text.format(name), x.kind), x.names))
 
 
 @operator("mean")
 def mean(t: Tracer, call: Call) -> Cells:
-    added = total(t, call)
+    added = OPERATORS["sum"](t, call)
     count = literal(call.args[0].names.size // max(added.names.size, 1), added.kind)
-    return added.like(each(lambda name: t.emit(f"{name} / {count}", added.kind), added.names))
-
-
-@operator("any")
-def any_of(t: Tracer, call: Call) -> Cells:
-    x = converted(t, call.args[0], "bool")
-    return t.reduce(x, call.get(1, "dim"), call.get(2, "keepdim", False), "{} || {}")
-
-
-@operator("all")
-def all_of(t: Tracer, call: Call) -> Cells:
-    x = converted(t, call.args[0], "bool")
-    return t.reduce(x, call.get(1, "dim"), call.get(2, "keepdim", False), "{} && {}")
-
-
-@operator("amax")
-def amax(t: Tracer, call: Call) -> Cells:
-    keep = call.get(2, "keepdim", False)
-    return t.reduce(call.args[0], call.get(1, "dim"), keep, "maximum({}, {})")
-
-
-@operator("amin")
-def amin(t: Tracer, call: Call) -> Cells:
-    keep = call.get(2, "keepdim", False)
-    return t.reduce(call.args[0], call.get(1, "dim"), keep, "minimum({}, {})")
+    return mapped(t, added, f"{{0}} / {count}")
 
 
 @operator("linalg_vector_norm")
@@ -377,13 +324,11 @@ def vector_norm(t: Tracer, call: Call) -> Cells:
     x, order = call.args[0], call.get(1, "ord", 2)
     dims, keep = call.get(2, "dim"), call.get(3, "keepdim", False)
     if order == float("inf"):
-        sizes = x.like(each(lambda name: t.emit(f"wp::abs({name})", x.kind), x.names))
-        return t.reduce(sizes, dims, keep, "maximum({}, {})")
+        return t.reduce(mapped(t, x, "wp::abs({0})"), dims, keep, REDUCTIONS["amax"])
     if order != 2:
         raise UnknownOperator(f"a norm of order {order}")
-    squares = x.like(each(lambda name: t.emit(f"{name} * {name}", x.kind), x.names))
-    sums = t.reduce(squares, dims, keep, "{} + {}")
-    return sums.like(each(lambda name: t.emit(f"wp::sqrt({name})", x.kind), sums.names))
+    sums = t.reduce(mapped(t, x, "{0} * {0}"), dims, keep, REDUCTIONS["sum"])
+    return mapped(t, sums, "wp::sqrt({0})")
 
 
 @operator("linalg_cross")
@@ -527,30 +472,25 @@ def split(t: Tracer, call: Call) -> list[Cells]:
     return [x.like(names) for names in np.split(x.names, ends[:-1], axis)]
 
 
-def parts_of(t: Tracer, call: Call) -> tuple[list[np.ndarray], bool, int]:
-    """The names of tensors that are joined, whether they have worlds, and the axis of the result.
+def join(numpys: Callable[..., np.ndarray]) -> Callable[[Tracer, Call], Cells]:
+    """The translation of what NumPy does with names, such as `stack`.
 
     An empty tensor (0,) is left out, as torch does.
     """
-    kind = KINDS[call.result.dtype]
-    parts = [x for x in call.args[0] if x.names.size or x.names.ndim > 1 or x.worlds]
-    worlds = any(x.worlds for x in parts)
-    dim = call.get(1, "dim", 0) % call.result.ndim - worlds
-    if dim < 0 or any(x.worlds != worlds for x in parts):
-        raise UnknownOperator("worlds side by side")
-    return [converted(t, x, kind).names for x in parts], worlds, dim
+
+    def run(t: Tracer, call: Call) -> Cells:
+        kind = KINDS[call.result.dtype]
+        parts = [x for x in call.args[0] if x.names.size or x.names.ndim > 1 or x.worlds]
+        worlds = any(x.worlds for x in parts)
+        dim = call.get(1, "dim", 0) % call.result.ndim - worlds
+        if dim < 0 or any(x.worlds != worlds for x in parts):
+            raise UnknownOperator("worlds side by side")
+        return Cells(numpys([converted(t, x, kind).names for x in parts], dim), worlds, kind)
+
+    return run
 
 
-@operator("cat")
-def cat(t: Tracer, call: Call) -> Cells:
-    names, worlds, axis = parts_of(t, call)
-    return Cells(np.concatenate(names, axis), worlds, KINDS[call.result.dtype])
-
-
-@operator("stack")
-def stack(t: Tracer, call: Call) -> Cells:
-    names, worlds, axis = parts_of(t, call)
-    return Cells(np.stack(names, axis), worlds, KINDS[call.result.dtype])
+OPERATORS.update({"cat": join(np.concatenate), "stack": join(np.stack)})
 
 
 @operator("constant_pad_nd")
@@ -562,8 +502,8 @@ def pad(t: Tracer, call: Call) -> Cells:
     return x.like(np.pad(x.names, widths, constant_values=literal(value, x.kind)))
 
 
-FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
-EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided")
+FILLED = "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor"
+EMPTY = "empty empty_like new_empty empty_strided new_empty_strided"
 
 
 @operator("arange", "linspace")
@@ -573,7 +513,7 @@ def along(t: Tracer, call: Call) -> Cells:
     return new(t, call)
 
 
-@operator(*FILLED, *EMPTY, "full", "full_like", "new_full", "scalar_tensor")
+@operator(*FILLED.split(), *EMPTY.split())
 def new(t: Tracer, call: Call) -> Cells:
     """A new tensor of numbers that no tensor decides. Its values stand in the code."""
     (shape, worlds), kind = call.inner(), KINDS[call.result.dtype]
@@ -667,7 +607,7 @@ def gather(t: Tracer, call: Call) -> Cells:
     for place in np.ndindex(*shape):
         options = x.names[(*place[:axis], slice(None), *place[axis + 1 :])]
         name = options[-1]
-        for k, other in reversed([*enumerate(options[:-1])]):
-            name = t.emit(f"{at.names[place]} <= int64({k}) ? {other} : {name}", x.kind)
+        for k in reversed(range(len(options) - 1)):
+            name = t.emit(f"{at.names[place]} <= int64({k}) ? {options[k]} : {name}", x.kind)
         out[place] = name
     return Cells(out, worlds, x.kind)

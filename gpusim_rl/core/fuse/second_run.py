@@ -1,5 +1,8 @@
 """A second run of a function, on other rows: what Python made of the first ones shows there."""
 
+# torch and Warp have no types for some of their members:
+# pyright: reportUnknownMemberType=false
+
 from pathlib import Path
 from typing import Any
 

@@ -5,6 +5,9 @@ stand the names of the scalars of one world. So a view, a slice or a concatenati
 and what is left are assignments, in an order that does not depend on B.
 """
 
+# torch and Warp have no types for some of their members:
+# pyright: reportUnknownMemberType=false
+
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -213,7 +216,8 @@ class Tracer(FunctionRun):
             if not whole and any(load.startswith("c") for load in self.loads([name])):
                 raise UnknownOperator("an index made of numbers that may change")
         self.indices.append((x, x._version))
-        return x.tolist()  # on the host, while the code is written
+        # on the host, while the code is written
+        return x.tolist()  # pyright: ignore[reportUnknownVariableType]
 
     def loads(self, names: Iterable[str]) -> set[str]:
         """The entries of rows and constants that names are made of."""
@@ -227,7 +231,6 @@ class Tracer(FunctionRun):
         return {text for text in texts if ENTRY.fullmatch(text)}
 
     def _is_constant(self, x: Tensor) -> bool:
-        """Whether a tensor is a constant, or a view of one."""
         place = x.untyped_storage().data_ptr()
         return any(c.untyped_storage().data_ptr() == place for c in self.constants.values())
 
@@ -279,9 +282,7 @@ class Tracer(FunctionRun):
             raise UnknownOperator("an operation that writes a world's number to a constant")
         target.names[...] = names
 
-    def pointwise(
-        self, call: "Call", text: str | Callable[..., str], operands: Any, kind: str = ""
-    ) -> Cells:
+    def pointwise(self, call: "Call", text: str, operands: Any, kind: str = "") -> Cells:
         """An expression of each element, whose operands broadcast.
 
         kind: of the operands, that of the result unless given.
@@ -291,10 +292,9 @@ class Tracer(FunctionRun):
         worlds = any(isinstance(x, Cells) and x.worlds for x in operands)
         inner = shape[1:] if worlds else shape
         arrays = [self.aligned(x, inner, worlds, kind) for x in operands]
-        form = text if callable(text) else text.format
         names = np.empty(inner, dtype=object)
         for place in np.ndindex(*inner):
-            value = form(*(x[place] for x in arrays))
+            value = text.format(*(x[place] for x in arrays))
             # C++ computes small whole numbers as int, and so would not wrap them
             names[place] = self.emit(f"uint8({value})" if made == "uint8" else value, made)
         return Cells(names, worlds, made)

@@ -13,7 +13,7 @@ from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live, shared
-from gpusim_rl.networks.encoders import mlp
+from gpusim_rl.networks.encoders import HiddenLayers, mlp
 from gpusim_rl.runs.demonstrations import Demonstrations
 
 
@@ -51,8 +51,8 @@ class AMP:
         self.mean, self.scale = shown.mean(0), shown.std(0).clamp(min=1e-2)
         self.shown = self.normalized(shown)
         generator = torch.Generator().manual_seed(spec.seed + (2 << 32))  # not that of the policy
-        layers = tuple(settings.hidden), 1, "elu", 1.0, generator
-        self.network = mlp(shown.shape[1], *layers).to(device)
+        layers = HiddenLayers(tuple(settings.hidden), "elu", generator)
+        self.network = mlp(shown.shape[1], 1, layers, 1.0).to(device)
         self.optimizer = FlatAdam({"all": list(self.network.parameters())}, settings.learning_rate)
         # of the shown transitions all processes draw the same; of its own each draws its share
         self.rng = Rng(spec.seed, torch.zeros(1, dtype=torch.int64, device=device))

@@ -10,7 +10,7 @@ from gpusim_rl.algorithms.rewards.rnd.settings import Settings
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import FLAG, NUMBER, Record, vector
 from gpusim_rl.core.states import Live, per_world, shared
-from gpusim_rl.networks.encoders import mlp
+from gpusim_rl.networks.encoders import HiddenLayers, mlp
 from gpusim_rl.networks.normalizer import Normalizer
 
 NETS = ("target", "predictor", "normalizer", "returns")
@@ -37,8 +37,8 @@ class RND:
         self.spec, self.cfg, width = spec, settings, spec.dims[1]
         self.columns = {"end": vector(width), "reward": NUMBER, "fault": FLAG}
         generator = torch.Generator().manual_seed(spec.seed + (1 << 32))  # not that of the policy
-        sizes = width, tuple(settings.hidden), settings.features
-        self.target, self.predictor = (mlp(*sizes, "elu", 1.0, generator) for _ in range(2))
+        layers = HiddenLayers(tuple(settings.hidden), "elu", generator)
+        self.target, self.predictor = (mlp(width, settings.features, layers, 1.0) for _ in range(2))
         self.normalizer, self.returns = Normalizer(width), Normalizer(1)
         self.nets = nn.ModuleDict({x: getattr(self, x) for x in NETS}).to(spec.device)
         params = {"predictor": list(self.predictor.parameters())}

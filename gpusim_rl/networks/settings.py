@@ -8,7 +8,15 @@ from gpusim_rl.core.sections import number, word
 
 @dataclass(kw_only=True, frozen=True)
 class NetworkSettings:
-    """Layers, memory and noise of a policy, as `ActorCritic` has them."""
+    """Layers, memory and noise of a policy.
+
+    Args:
+        hidden: widths of the hidden layers of both networks; activation: one of `LAYERS`.
+        memory: puts an encoder of `ENCODERS` before the layers of each network; "none" does not.
+            memory_size: numbers of its features. memory_frames: what attention sees.
+        std: standard deviation of the actions, at first; min_std: the smallest that it becomes.
+        amp: "bf16" multiplies matrices in bfloat16 while training. The weights stay float32.
+    """
 
     hidden: tuple[int, ...] = number(WIDTH)
     activation: str
