@@ -83,8 +83,6 @@ def check_known(override: Override, base: dict[str, Any]) -> None:
             "host is gone: the page is for this machine alone; "
             "on another, ssh -L 8080:localhost:8080 MACHINE forwards it"
         )
-    if key == "compare" and "repeats" in base:
-        raise ValueError("compare is gone: in a checkout, say python -m tests.bench.mjlab")
     if key.startswith("reward.") and flat.get("reward.name") == "none":
         raise ValueError(f"unknown key {key!r}: reward=none has no numbers, choose another reward=")
     for part in (key, key.rpartition(".")[0]):  # task.randomise.bias.joints.kind

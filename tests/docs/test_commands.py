@@ -69,14 +69,14 @@ LISTED = {
     "python -m pip install 'dist/gpusim_rl-*.whl'": WHEEL,
     ". .venv/bin/activate": SHELL,
     "python train.py task=quadruped device=cuda": GPU,
-    "python -m tests.bench.mjlab": GPU,
-    "python -m gpusim_rl.bench task=quadruped out=bench.json": LONG,
-    "python -m tests.bench.tasks device=cpu out=tasks.json": LONG,
-    "python -m tests.bench.reference_ppo device=cpu": LONG,
-    "python -m tests.acceptance.chance": LONG,
-    "python -m gpusim_rl.bench time task=quadruped 'seeds=[1,2,3]' out=time.json": LONG,
-    "python -m gpusim_rl.bench time 'commits=[HEAD,.]' 'seeds=[1,2,3,4,5]' judge=first": LONG,
-    'python -m gpusim_rl.bench time \'settings=["algo.symmetry=none","algo.symmetry=net"]\'': LONG,
+    "python -m benchmarks.mjlab": GPU,
+    "python -m benchmarks.levels task=quadruped out=bench.json": LONG,
+    "python -m benchmarks.tasks device=cpu out=tasks.json": LONG,
+    "python -m benchmarks.reference_ppo device=cpu": LONG,
+    "python -m benchmarks.chance": LONG,
+    "python -m benchmarks.time_to_success task=quadruped 'seeds=[1,2,3]' out=time.json": LONG,
+    "python -m benchmarks.time_to_success "
+    '\'settings=["algo.symmetry=none","algo.symmetry=net"]\'': LONG,
     "python -m pip install -e '.[ray]'": WHEEL,
     "python a3c.py task=cartpole iterations=1500": LONG,
     "python train.py task=quadruped cluster=ray cluster.actors=4": LONG,
@@ -100,8 +100,7 @@ LISTED = {
     "python train.py log=wandb log.group=friction 'log.tags=[baseline]'": NETWORK,
     "python train.py log=mlflow": NETWORK,
 }
-CONFIG = {"train.py": "config", "play.py": "play", "gpusim_rl.bench": "bench"}
-MODES = {"time": "bench_time", "profile": "bench_profile"}  # of gpusim_rl.bench
+CONFIG = {"train.py": "config", "play.py": "play", "benchmarks.profile": "config"}
 MODULES = {"torchrun": "torch.distributed.run", "pytest": "pytest"}  # in a process of their own
 PLAIN = ("gpusim_rl.verify", "gpusim_rl.fit_actuator", "gpusim_rl.report")  # without conf/
 PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
@@ -148,12 +147,6 @@ def program(line: str) -> tuple[str, list[str]]:
     return words[0], words[1:]
 
 
-def configuration(name: str, words: list[str]) -> tuple[str, list[str]]:
-    """(file in conf/, its words) of a command line of a program that CONFIG has."""
-    mode = MODES.get(words[0]) if name == "gpusim_rl.bench" and words else None
-    return (mode, words[1:]) if mode else (CONFIG[name], words)
-
-
 def shortened(script: str, words: list[str]) -> list[str]:
     """The words with those of SHORT that the program has keys for."""
     name = "train.py" if script == "torchrun" else script
@@ -163,7 +156,7 @@ def shortened(script: str, words: list[str]) -> list[str]:
         return [*(word for word in words if not word.startswith("steps=")), "steps=100"]
     if name not in CONFIG:
         return words
-    config, _ = configuration(name, words)
+    config = CONFIG[name]
     keys = compose.flatten(compose.compose_plain(config, []))
     resumes = any(word.startswith("resume=") for word in words)
     kept = ("num_envs", "task.episode") if resumes else ()  # a run keeps these
@@ -173,6 +166,7 @@ def shortened(script: str, words: list[str]) -> list[str]:
     if "sim=warp" not in words:
         quick["sim.threads"] = 1
     short = SHORT | (quick if config == "config" else {})
+    words = [*words, "seconds=1"] if script == "benchmarks.profile" else words
     return words + [f"{k}={v}" for k, v in short.items() if k in keys and k not in kept]
 
 
@@ -295,7 +289,7 @@ def test_a_listed_command_composes(line, tmp_path, monkeypatch):
         script, words = "train.py", words[words.index("train.py") + 1 :]
     if script == "a3c.py":
         script = "train.py"
-    if script == "pytest" or "pytest" in words or script.startswith("tests."):
+    if script == "pytest" or "pytest" in words or script.startswith("benchmarks."):
         return
     if LISTED[line] == WHEEL:
         assert (script, words[0]) in (("pip", "wheel"), ("pip", "install"))
@@ -305,9 +299,6 @@ def test_a_listed_command_composes(line, tmp_path, monkeypatch):
         return
     if script == "gpusim_rl.identify":
         assert identify.arguments(words, identify.DEFAULTS)[0]
-        return
-    if script == "gpusim_rl.bench":
-        assert compose.compose_plain(*configuration(script, words))["task"]
         return
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     words = [word.replace("…", "any") for word in words]
