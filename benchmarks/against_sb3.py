@@ -1,14 +1,13 @@
-"""Time to the return that a learner of Stable-Baselines3 has after its steps.
+"""Time to the return that PPO of Stable-Baselines3 has after its steps.
 
     python -m benchmarks.against_sb3 [task=hopper] [seeds=[1,2,3]] [steps=1000000]
-        [learner=ppo|sac] [limit=SECONDS] [vec=subproc|dummy] [every=10] [episodes=20] [out=FILE]
-        [KEY=VALUE …]
+        [limit=SECONDS] [every=10] [episodes=20] [out=FILE] [KEY=VALUE …]
 
 For every seed in turn, each in a process of its own on the same cores:
 
 1. Stable-Baselines3's PPO learns `steps` steps in eight processes of Gymnasium's package, with
    the settings of RL Zoo. Its return is that of the last policy. After `limit` seconds it stops
-   early; `env_steps` says how far it came. Its SAC has one environment in its own process.
+   early; `env_steps` says how far it came.
 2. `train.py task=… seed=…` learns, with the other words. Every n-th actor is kept, and judged
    after the training in order, until one has at least that return, and again on other episodes.
    Its time is that of training until then.
@@ -66,9 +65,6 @@ ZOO: dict[str, dict[str, Any]] = {
     ),
     "ant": {},
 }
-ZOO_SAC: dict[str, Any] = {
-    "learning_starts": 10_000
-}  # of the same commit, hyperparams/sac.yml; for both tasks
 
 Act = Callable[[np.ndarray], np.ndarray]  # observations (B, no) → actions (B, nu)
 
@@ -110,16 +106,12 @@ def processor_seconds(processes: list[Any]) -> float:
 
 def make_sb3(own: SimpleNamespace, seed: int) -> Any:
     """A learner of Stable-Baselines3 with the settings of RL Zoo, whose processes have started."""
-    from stable_baselines3 import PPO, SAC
+    from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
-    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+    from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
 
-    if own.learner == "sac":
-        worlds = make_vec_env(PACKAGE[own.task], 1, seed=seed)
-        return SAC("MlpPolicy", worlds, seed=seed, device="cpu", **ZOO_SAC)
     settings = dict(ZOO[own.task])
-    kind = {"subproc": SubprocVecEnv, "dummy": DummyVecEnv}[own.vec]
-    inner = make_vec_env(PACKAGE[own.task], PROCESSES, seed=seed, vec_env_cls=kind)
+    inner = make_vec_env(PACKAGE[own.task], PROCESSES, seed=seed, vec_env_cls=SubprocVecEnv)
     worlds = VecNormalize(inner, gamma=settings.get("gamma", 0.99))
     if net := settings.pop("policy_kwargs", None):
         net = net | {"activation_fn": getattr(torch.nn, net["activation_fn"])}
@@ -132,13 +124,12 @@ def learn_sb3(own: SimpleNamespace, seed: int) -> dict[str, Any]:
     begun = time.perf_counter()
     model = make_sb3(own, seed)
     worlds = model.get_env()
-    others = getattr(getattr(worlds, "venv", None), "processes", [])
+    others = worlds.venv.processes
     start_s, cpu, clock = time.perf_counter() - begun, processor_seconds(others), Clock()
     rows: list[dict[str, Any]] = []
 
     def act(obs: np.ndarray) -> np.ndarray:
-        seen = worlds.normalize_obs(obs) if own.learner == "ppo" else obs
-        return model.predict(seen, deterministic=True)[0]
+        return model.predict(worlds.normalize_obs(obs), deterministic=True)[0]
 
     def judge(*_: Any) -> bool:
         if model.num_timesteps >= own.steps * (len(rows) + 1) / 10:
@@ -156,8 +147,7 @@ def learn_sb3(own: SimpleNamespace, seed: int) -> dict[str, Any]:
     done["cpu_s"] = cpu_s + processor_seconds(others) - cpu
     done |= judged(PACKAGE[own.task], act, own.episodes)
     worlds.close()
-    vec = own.vec if own.learner == "ppo" else "dummy"
-    return {"seed": seed, "vec": vec, "start_s": start_s, **done, "curve": rows}
+    return {"seed": seed, "start_s": start_s, **done, "curve": rows}
 
 
 def learn_ours(own: SimpleNamespace, words: list[str], seed: int, target: float) -> dict[str, Any]:
@@ -220,19 +210,13 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main(words: list[str]) -> None:
     """Train both with each seed, judge and print."""
-    keys = dict(task="hopper", seeds=[1, 2, 3], steps=1_000_000, learner="ppo", limit=math.inf)
-    keys |= dict(vec="subproc", every=10, episodes=20, out=None)
+    keys = dict(task="hopper", seeds=[1, 2, 3], steps=1_000_000, limit=math.inf)
+    keys |= dict(every=10, episodes=20, out=None)
     own, words = program.split_words(__doc__, words, **keys)
-    for word, choices in (
-        (own.task, PACKAGE),
-        (own.learner, ("ppo", "sac")),
-        (own.vec, ("subproc", "dummy")),
-    ):
-        program.choose([word], choices)
-    zoo = {"ppo": ZOO[own.task], "sac": ZOO_SAC}[own.learner]
+    program.choose([own.task], PACKAGE)
     machine = {"cpu": processor(), "cores": len(os.sched_getaffinity(0))}
     report = {"command": program.command_line("against_sb3"), "machine": machine}
-    report |= {"versions": versions(), "learner": own.learner, "zoo": zoo}
+    report |= {"versions": versions(), "zoo": ZOO[own.task]}
     rows: list[dict[str, Any]] = []
     for seed in own.seeds:
         theirs = program.apart(learn_sb3, own, seed)

@@ -1,4 +1,4 @@
-"""Actors, a node and the learner of a cluster are killed and stopped while it trains.
+"""Actors, the evaluator and the learner of a cluster are killed while it trains.
 
     python -m benchmarks.cluster_kills [PART …] [kills=20] [seed=1]
 
@@ -6,9 +6,6 @@ Parts, all unless given:
     actors     SIGKILL of actors at drawn moments of a training of cartpole, and the same without
     evaluator  SIGKILL of the evaluator, in trainings of cartpole that an evaluation ends
     notice     SIGTERM of actors: each hands in its packet before it ends
-    stop       SIGSTOP of an actor for 20 s
-    numbers    an actor whose observations are NaN
-    node       a second node of Ray with two of three actors is killed, and a third one comes
     learner    SIGKILL of train.py with cluster.sync=true and auto_resume=true; its last checkpoint
                must be that of one process, bit by bit
 Prints the ledger of each part. Exits with 1 if a packet is learned from twice, or one that came is
@@ -25,7 +22,6 @@ import sys
 import tempfile
 import time
 from contextlib import redirect_stdout, suppress
-from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any, cast
@@ -164,66 +160,6 @@ def notice(kills: int, seed: int) -> bool:
         return ledger(made, "notice") and made.source.ledger.lost() == 0
 
 
-def stop(kills: int, seed: int) -> bool:
-    """SIGSTOP of one actor of three."""
-    with training([{"collect": 0.3}], "cluster.actors=3") as made:
-        made.iteration()
-        os.kill(made.source.seats[0].pid, signal.SIGSTOP)
-        begun, before = time.monotonic(), made.iterations
-        while time.monotonic() - begun < 20.0:
-            made.iteration()
-        print(f"stop: {made.iterations - before} iterations in 20 s without it")
-        os.kill(made.source.seats[0].pid, signal.SIGCONT)
-        while not made.source.ledger.refusals["late"]:
-            made.iteration()
-        made.iteration()
-        return ledger(made, "stop")
-
-
-def numbers(kills: int, seed: int) -> bool:
-    """NaN from one of two actors, ahead and in step."""
-    right = True
-    for words in ((), ("cluster.sync=true",)):
-        with training([{"broken": 2}, {}], "cluster.actors=2", *words) as made:
-            for _ in range(6):
-                made.iteration()
-            right &= ledger(made, f"numbers {' '.join(words)}")
-            right &= made.source.ledger.refusals["numbers"] == 1
-    return right
-
-
-def node(kills: int, seed: int) -> bool:
-    """A whole machine goes, as a rented one does, and another one comes."""
-    ray: Any = import_module("ray")
-    cluster = import_module("ray.cluster_utils").Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 1,
-            "include_dashboard": False,
-            "object_store_memory": 256 << 20,
-        },
-    )
-    how = {"num_cpus": 2, "object_store_memory": 256 << 20}
-    second = cluster.add_node(**how)
-    ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
-    with training([{"collect": 0.2}], "cluster.actors=3") as made:
-        for _ in range(4):
-            made.iteration()
-        cluster.remove_node(second, allow_graceful=False)
-        begun, before = time.monotonic(), made.iterations
-        cluster.add_node(**how)
-        while made.source.deaths < 2 or any(x.begun for x in made.source.seats):
-            made.iteration()
-        took = time.monotonic() - begun
-        print(f"node: all three actors after {took:.0f} s, {made.iterations - before} iterations")
-        for _ in range(4):
-            made.iteration()
-        exact = ledger(made, "node")
-    ray.shutdown()
-    cluster.shutdown()
-    return exact
-
-
 def learner(kills: int, seed: int) -> bool:
     """SIGKILL of the driver, which nothing of it outlives."""
     folder, rng = Path(tempfile.mkdtemp(prefix="accept-kill-")), random.Random(seed)
@@ -266,7 +202,7 @@ def guarded(driver: int) -> list[str]:
     return [line[-2] for line in lines if "gpusim_rl.cluster.guard" in line]
 
 
-PARTS = {x.__name__: x for x in (actors, evaluator, notice, stop, numbers, learner, node)}
+PARTS = {x.__name__: x for x in (actors, evaluator, notice, learner)}
 
 
 def main(words: list[str]) -> None:
@@ -276,7 +212,7 @@ def main(words: list[str]) -> None:
     torch.set_num_threads(1)
     right = True
     for name in program.choose(names, PARTS):
-        ray = Engine(6, None) if name not in ("node", "learner") else None
+        ray = Engine(6, None) if name != "learner" else None
         right &= PARTS[name](**vars(own))
         if ray:
             ray.close()

@@ -1,14 +1,11 @@
 """How many control steps PPO needs if the policy that acts is K updates old.
 
     python -m benchmarks.lag [KEY=VALUE …] [lags=[0,1,2,4,8]] [seeds=5]
-        [corrections=[none,proximal,vtrace]] [off=none] [limit=409600] [out=lags.jsonl]
+        [corrections=[none,proximal,vtrace]] [limit=409600] [out=lags.jsonl]
 
 One process collects with the weights of exactly K updates ago, and learns from that. A run goes on
 to the limit. `steps` is when it first had a success of 0.95. `success_after` is the mean success of
-its evaluations from then on. `off` switches a part off. With `ratio`, ratio and clip compare with
-the policy that the update begins with, and not with the one that acted. With `rate`, the KL
-divergence that adapts the learning rate does. With vtrace and off=ratio, advantages have the factor
-ρ, as IMPALA has it. With proximal and off=weights, they have none. KEY=VALUE are words of train.py;
+its evaluations from then on. KEY=VALUE are words of train.py;
 task=cartpole unless given. Runs that `out` holds are not repeated. Prints a line for each run, and
 a table.
 """
@@ -27,15 +24,12 @@ from torch import Tensor
 
 from benchmarks import program
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.ppo import ppo
 from gpusim_rl.build.iteration import make_iteration
-from gpusim_rl.core.errors import exit_with_error
 from gpusim_rl.core.states import Live, copy_state, load_state
 from gpusim_rl.training.trainer import success
 from tests.worlds import make_config
 
 WORDS = ("task=cartpole", "sim=native", "sim.threads=1", "threads=1", "device=cpu", "log=none")
-PARTS = ("none", "ratio", "rate", "weights")  # that `off` switches off
 GOAL, EVERY = 0.95, 10  # success, and iterations between its evaluations
 
 
@@ -52,29 +46,6 @@ def collect_with(training: Iteration, old: dict[str, Tensor]) -> None:
     load_state(live, old)
     training.collect()
     load_state(live, now)
-
-
-def switch_off(make_samples: Any, off: str) -> Any:
-    """`make_samples` without a part.
-
-    off: ratio or rate then compare with the start of the update; weights leaves them out.
-    """
-
-    @torch.no_grad()
-    def made(rollout: Any, policy: Any, cfg: Any, **how: Any) -> dict[str, Tensor]:
-        x = make_samples(rollout, policy, cfg, **how)
-        if off == "weights":
-            plain = make_samples(rollout, policy, cfg, **(how | {"correction": "none"}))
-            return x | {"advantage": plain["advantage"]}
-        now = policy.distribution(policy.mean(x["obs"]))
-        if off == "rate":
-            std = now.std.expand_as(x["std"]).contiguous()
-            return x | {"mean": now.mean.contiguous(), "std": std}
-        logp = now.log_prob(x["action"])
-        rho = (logp - x["logp"]).exp().clamp(max=1.0) if cfg.correction == "vtrace" else 1.0
-        return x | {"logp": logp, "advantage": x["advantage"] * rho}
-
-    return made
 
 
 def run(words: tuple[str, ...], lag: int, seed: int, correction: str, limit: int) -> dict[str, Any]:
@@ -123,8 +94,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     """For each lag and correction: the median of steps, how many seeds reached the goal, and the
     steps and the success from then on of each."""
     lines = []
-    for key in sorted({(x["correction"], x["off"], x["lag"]) for x in rows}):
-        of = [x for x in rows if (x["correction"], x["off"], x["lag"]) == key]
+    for key in sorted({(x["correction"], x["lag"]) for x in rows}):
+        of = [x for x in rows if (x["correction"], x["lag"]) == key]
         steps = [x["steps"] or float("inf") for x in of]
         each = ", ".join(
             f"{x['steps']:,} and {x['success_after']:.2f}" if x["steps"] else f"({x['best']:.2f})"
@@ -132,7 +103,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         )
         reached = sum(x["steps"] is not None for x in of)
         lines.append(
-            f"{key[0]}, off={key[1]}, lag {key[2]}: {reached} of {len(of)}, median "
+            f"{key[0]}, lag {key[1]}: {reached} of {len(of)}, median "
             f"{median(steps):,.0f}, distance {median(x['distance'] for x in of):.2f}: {each}"
         )
     return "\n".join(lines)
@@ -141,21 +112,16 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main(words: list[str]) -> None:
     """Train each case, and print the table."""
     keys = dict(lags=[0, 1, 2, 4, 8], corrections=["none", "proximal", "vtrace"])
-    keys |= dict(seeds=5, off="none", limit=409_600, out="lags.jsonl")
-    own, more = program.split_words(__doc__, words, **keys)
-    if own.off not in PARTS or (own.off == "weights" and own.corrections != ["proximal"]):
-        choices = ", ".join(PARTS)
-        exit_with_error(f"off={own.off}: one of {choices}; weights are those of proximal alone")
+    own, more = program.split_words(
+        __doc__, words, **keys, seeds=5, limit=409_600, out="lags.jsonl"
+    )
     out = Path(own.out)
     rows = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-    done = {(x["lag"], x["correction"], x["seed"], x["off"]) for x in rows}
-    if own.off != "none":
-        ppo.make_samples = switch_off(ppo.make_samples, own.off)
+    done = {(x["lag"], x["correction"], x["seed"]) for x in rows}
     for case in product(own.lags, own.corrections, range(1, own.seeds + 1)):
-        if (*case, own.off) not in done:
+        if case not in done:
             lag, correction, seed = case
-            row = {"off": own.off} | run((*WORDS, *more), lag, seed, correction, own.limit)
-            rows.append(row)
+            rows.append(row := run((*WORDS, *more), lag, seed, correction, own.limit))
             print(json.dumps(row), flush=True)
             with out.open("a") as file:
                 file.write(json.dumps(row) + "\n")

@@ -1,15 +1,12 @@
 """Twelve ways to misuse a controller, and what stops each of them before a fall.
 
-    python -m benchmarks.sabotage policy.onnx [mixed=other.onnx] [other=getup.onnx]
+    python -m benchmarks.sabotage policy.onnx
 
 The robot is MuJoCo C. Each misuse goes through what docs/deploy.md describes: the runtime loads the
 file, the guard is told task and robot, preflight moves the joints, and the guard drives the policy
 for ten seconds at 0.5 m/s. The last column is the same without preflight. Exits with 1 if one is
 not stopped by the layer and with the words of `misuses`, if the robot falls, or if the honest
 policy is not driven to the end. The last variant is a miss that docs/deploy.md tells of.
-
-`mixed` is another checkpoint's file of the same task, whose normalizer is put into the file.
-`other` is the file of another task. Without them, numbers and names of the file are changed.
 """
 
 import json
@@ -134,23 +131,19 @@ def twice_as_fast(sim: Simulated) -> Robot:
 # -- misuses of files ------------------------------------------------------------------------------
 
 
-def other_normalizer(path: Path, folder: Path, mixed: Path | None = None) -> Path:
-    """The file with the normalizer of another checkpoint."""
+def other_normalizer(path: Path, folder: Path) -> Path:
+    """The file with another normalizer."""
     model = onnx.load(path)
-    donor = {x.name: x for x in (onnx.load(mixed) if mixed else model).graph.initializer}
     for x in model.graph.initializer:
         if "normalizer" in x.name:
-            values = onnx.numpy_helper.to_array(donor[x.name])
-            wrong = values if mixed else values + 1
-            x.CopyFrom(onnx.numpy_helper.from_array(wrong, x.name))
+            values = onnx.numpy_helper.to_array(x)
+            x.CopyFrom(onnx.numpy_helper.from_array(values + 1, x.name))
     (folder / "mixed.onnx").write_bytes(model.SerializeToString())
     return folder / "mixed.onnx"
 
 
-def of_another_task(path: Path, folder: Path, other: Path | None = None) -> Path:
+def of_another_task(path: Path, folder: Path) -> Path:
     """The file of another task."""
-    if other:
-        return other
     model = onnx.load(path)
     notes = {x.key: x.value for x in model.metadata_props}
     about = json.dumps(json.loads(notes[KEY]) | {"task": "getup"})
@@ -159,7 +152,7 @@ def of_another_task(path: Path, folder: Path, other: Path | None = None) -> Path
     return folder / "other.onnx"
 
 
-def misuses(mixed: Path | None = None, other: Path | None = None) -> dict[str, Misuse]:
+def misuses() -> dict[str, Misuse]:
     """What a user does wrong, by its name."""
     minus, degrees = (lambda x: -x), (lambda x: x * DEGREES)
     guard, check = "guard", "preflight"
@@ -171,18 +164,14 @@ def misuses(mixed: Path | None = None, other: Path | None = None) -> dict[str, M
         ),
         "swapped legs": Misuse(swapped_legs(1, 0, 3, 2), by=check, says="legs are swapped"),
         "one joint's sign": Misuse(mirrored(1), by=check, says="is its sign another?"),
-        "another normalizer": Misuse(
-            file=lambda path, at: other_normalizer(path, at, mixed), by="file", says="SHA-256"
-        ),
+        "another normalizer": Misuse(file=other_normalizer, by="file", says="SHA-256"),
         "a command of 3 m/s": Misuse(command=[3.0, 0.0, 0.0], by=guard, says="cut to 1"),
         "NaN": Misuse(nan_later, by=guard, says="gyro[0] is nan"),
         "late by 5 steps": Misuse(late, by=check, says="readings or targets are late"),
         "twice the rate": Misuse(twice_as_fast, by=check, says="the period is 0.01 s"),
         "a missing sensor": Misuse(missing, by=check, says="reading 'gyro' is missing"),
         "another robot": Misuse(robot="go1", by=guard, says="robot is 'quadruped', not 'go1'"),
-        "another file": Misuse(
-            file=lambda path, at: of_another_task(path, at, other), by=guard, says="task is 'getup'"
-        ),
+        "another file": Misuse(file=of_another_task, by=guard, says="task is 'getup'"),
         # variants, beyond the twelve
         "gyro in degrees": Misuse(changed(gyro=degrees), by=check, says="gyro"),
         "gyro's sign": Misuse(changed(gyro=minus), by=check, says="are its signs or axes others?"),
@@ -256,12 +245,11 @@ def expected(result: Result, misuse: Misuse) -> bool:
 
 def main(words: list[str]) -> None:
     """Try each misuse with and without preflight."""
-    own, files = program.split_words(__doc__, words, mixed=None, other=None)
+    _, files = program.split_words(__doc__, words)
     onnx = program.one_file(files, "policy.onnx")
-    others = [Path(x) if x else None for x in (own.mixed, own.other)]
     stopped = []
     print("| misuse | stopped by | message | fell | without preflight |\n|---|---|---|---|---|")
-    for name, misuse in misuses(*others).items():
+    for name, misuse in misuses().items():
         whole, alone = (drive(onnx, misuse, check) for check in (True, False))
         stopped.append(expected(whole, misuse))
         without = f"{alone.by or 'nothing'}, {'fell' if alone.fell else 'did not fall'}"
