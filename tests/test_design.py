@@ -30,7 +30,7 @@ def definitions(tree: ast.Module) -> set[str]:
 
 def named_in_code() -> set[str]:
     """The files of docs/decisions that comments of code and configuration name."""
-    folders = ("gpusim_rl", "tasks", "conf")
+    folders = ("gpusim_rl", "tasks", "conf", "benchmarks")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     files += [ROOT / "train.py", ROOT / "play.py"]
     texts = [path.read_text() for path in files if path.suffix in (".py", ".yaml")]
