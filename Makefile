@@ -86,7 +86,7 @@ gpu-test: $(call parts,dev)
 
 # the first check of a new GPU, at most 17 minutes; a failed step stops none after it
 gpu-check: $(call parts,dev)
-	$(BIN)/python -m tests.acceptance.gpu_check $(ARGS)
+	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
 # training on torch's CUDA build and a simulated CUDA runtime: no GPU is needed, but g++ and 6 GB
 cuda-test: $(CUDA_VENV)/simulated/libcudart_simulated.so
@@ -101,7 +101,7 @@ gallery: $(READY)
 	  video=docs/gallery/$$(basename $$(dirname $$run)).gif || exit 1; done
 
 bench: $(READY)
-	$(BIN)/python -m gpusim_rl.bench task=quadruped $(ARGS)
+	$(BIN)/python -m benchmarks.levels task=quadruped $(ARGS)
 
 # the pages are written to site/; nothing in them loads from the network
 docs: $(call parts,docs)

@@ -45,9 +45,6 @@ TITLES = {
     "play.yaml": "Keys of play.py",
     "gate.yaml": "The release gate and comparisons: keys of play.py mode=gate and mode=ab",
     "serve.yaml": "The server of policies: keys of play.py mode=serve",
-    "bench.yaml": "Keys of gpusim_rl.bench",
-    "bench_time.yaml": "Keys of gpusim_rl.bench time",
-    "bench_profile.yaml": "Keys of gpusim_rl.bench profile",
 }
 
 
@@ -176,7 +173,6 @@ def table(file: Path, group: str, known: dict[str, str]) -> str:
 def allowed(name: str, file: Path) -> str:
     """What a number of a YAML file may be, and the names below a key; "" if it is no number."""
     others = {"play.yaml": ranges.PLAY, "gate.yaml": ranges.GATE}
-    others |= dict.fromkeys(("bench.yaml", "bench_time.yaml", "bench_profile.yaml"), ranges.BENCH)
     group = file.parent.name
     chosen = {group: file.stem} if group in sections.SETTINGS else {}
     limits = others.get(file.name, sections.table(**chosen))

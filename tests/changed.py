@@ -72,7 +72,8 @@ class Graph:
     """
 
     def __init__(self, gone: frozenset[Path] = frozenset()):
-        tests = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py")]
+        folders = (ROOT / "tests", ROOT / "benchmarks")
+        tests = [path.relative_to(ROOT) for folder in folders for path in folder.rglob("*.py")]
         self.files = {*source_files(ROOT), *tests}
         self.modules = {module_name(file): file for file in self.files | gone}
         parts = {file: nodes((ROOT / file).read_text()) for file in self.files}

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpusim_rl.core.fuse import kernel
 from gpusim_rl.core.paths import CODE
 from tests.command_lines import EXPORTED, TINY, succeed
 from tests.shared import shared
 
 torch.set_num_threads(1)
+kernel.STRICT = True  # a mistake of the writer of kernels is no reason to run as torch
 os.environ.pop("WANDB_MODE", None)  # the tests choose
 # as if the environment were active: commands that are printed then begin with `python`
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

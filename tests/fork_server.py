@@ -130,7 +130,6 @@ def load(light: bool) -> None:
         return
     import torch
 
-    import gpusim_rl.bench
     import gpusim_rl.play.player
     import gpusim_rl.training.trainer  # noqa: F401
     from gpusim_rl.deploy.to_onnx import to_onnx

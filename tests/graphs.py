@@ -219,7 +219,7 @@ def starts_warm(device: str, folder: Path) -> None:
     words += [f"device={device}", "out=bench.json"]
     cache, built = folder / "cache", []
     for start in ("cold", "warm"):
-        succeed("-m gpusim_rl.bench", *words, cwd=folder, WARP_CACHE_PATH=str(cache))
+        succeed("-m benchmarks.levels", *words, cwd=folder, WARP_CACHE_PATH=str(cache))
         took = json.loads((folder / "bench.json").read_text())["start_s"]
         print(f"{start} start on {device} [s]: {took}")
         built.append({x: x.stat().st_mtime_ns for x in cache.rglob("*") if x.is_file()})

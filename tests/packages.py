@@ -43,7 +43,7 @@ def package_of_name(name: str) -> str | None:
     if head == "tasks":
         return "tasks"
     if head != "gpusim_rl" or not rest:
-        return PROGRAMS if head in ("train", "play") else None
+        return PROGRAMS if head in ("train", "play", "benchmarks", "tests") else None
     return rest[0] if rest[0] in FLOORS else PROGRAMS
 
 

@@ -26,8 +26,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gpusim_rl.tools.bench.cases import unpack
-
 ROOT = Path(__file__).parent.parent
 TASKS = sorted(path.stem for path in (ROOT / "conf" / "task").glob("*.yaml"))
 SMALL = ("num_envs=16", "num_steps=8", "iterations=3", "episodes=4", "task.episode=0.4")
@@ -179,10 +177,12 @@ def differences(mine: dict[str, str], theirs: dict[str, str]) -> tuple[list[str]
 def compare(commit: str, names: list[str]) -> bool:
     """Print what differs between here and a commit, case by case; whether nothing does."""
     with tempfile.TemporaryDirectory() as temporary:
-        try:
-            _, there = unpack(commit, Path(temporary))
-        except ValueError as error:
-            raise SystemExit(f"error: WITH={commit}: {error}") from None
+        there, archive = Path(temporary) / "there", Path(temporary) / "there.tar"
+        there.mkdir()
+        git = ["git", "archive", f"--output={archive}", "--end-of-options", commit]
+        if subprocess.run(git, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode:
+            raise SystemExit(f"error: WITH={commit}: {ROOT} has no commit {commit!r}")
+        subprocess.run(["tar", "-xf", archive, "-C", there], check=True)
         if not (there / "tests" / "same.py").exists():
             (there / "tests" / "same.py").write_bytes(Path(__file__).read_bytes())
         programs = []

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 
+from gpusim_rl.commands.play_mode import DEMO
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.deploy.onboard.verdict import digest
@@ -28,6 +29,8 @@ from gpusim_rl.serve.server import Server, open_listener
 from tests.worlds import ROOT
 
 LINE = re.compile(r"serving (ws://\S+)")
+NAME = "quadruped"  # of the demo in a registry
+PASS = {"verdict": "pass", "success": 0.99, "changed": {}, "complaints": []}
 
 
 def settings(**keys: Any) -> dict[str, Any]:
@@ -162,6 +165,23 @@ def other_version(file: Path, out: Path, **about: Any) -> Path:
             entry.value = json.dumps(json.loads(entry.value) | about)
     out.write_bytes(sealed(model))
     return out
+
+
+def demo_with(folder: Path, number: int, **further: Any) -> Path:
+    """The demo with another lineage and other entries of its description: another controller."""
+    import onnx
+
+    from gpusim_rl.deploy.to_onnx import sealed  # loads torch
+    from gpusim_rl.gate.variants import without_checksums
+
+    model, path = onnx.load(DEMO), folder / f"policy-{number}.onnx"
+    notes = {x.key: x.value for x in without_checksums(model).metadata_props}
+    about = json.loads(notes["gpusim_rl"]) | further
+    about["lineage"] |= {"iteration": number}
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, notes | {"gpusim_rl": json.dumps(about)})
+    path.write_bytes(sealed(model))
+    return path
 
 
 def write_alias(folder: Path, policy: Path, **about: Any) -> Path:

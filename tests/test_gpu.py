@@ -9,6 +9,7 @@ import pytest
 import torch
 import warp as wp
 
+from benchmarks.levels import launches
 from gpusim_rl.build.iteration import make_iteration
 from gpusim_rl.core.fuse.kernel import Kernel
 from gpusim_rl.core.graphs import capture, record
@@ -16,12 +17,11 @@ from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.streams import one_stream, warp_stream
 from gpusim_rl.robots.models import converged
 from gpusim_rl.sim.factory import choose
-from gpusim_rl.tools.bench.levels import launches
 from tests import graphs
 from tests.algorithms import test_loss_kernels
+from tests.benchmarks import test_levels
 from tests.command_lines import succeed
 from tests.core import test_fuse
-from tests.tools import test_bench
 from tests.worlds import TASKS, make_config, make_sim, make_task
 
 pytestmark = pytest.mark.gpu
@@ -147,7 +147,7 @@ def test_three_times_mjlab(tmp_path):
     assert ppo.env.task.substeps == 4
     words = ("algo.hidden=[512,256,128]", "algo.activation=elu", "algo.update_epochs=5")
     words += ("robot=go1", "robot.collide=all", "num_envs=4096", "num_steps=24", "out=bench.json")
-    print(succeed("-m tests.bench.mjlab", *words, cwd=tmp_path))
+    print(succeed("-m benchmarks.mjlab", *words, cwd=tmp_path))
     report = json.loads((tmp_path / "bench.json").read_text())
     assert report["steps_per_s"]["training"]["median"] >= 3 * report["mjlab"]["steps_per_s"]
 
@@ -255,7 +255,7 @@ def test_training_is_near_the_bare_engine(tmp_path, num_envs):
     worlds, in one run."""
     out = tmp_path / "bench.json"
     words = "task=quadruped device=cuda num_steps=24 repeats=3 seconds=1 warmup=8".split()
-    done = test_bench.run(tmp_path, *words, f"num_envs={num_envs}", f"out={out}")
+    done = test_levels.run(tmp_path, *words, f"num_envs={num_envs}", f"out={out}")
     assert done.returncode == 0, done.stderr
     assert json.loads(out.read_text())["ratios"]["training/physics_only"]["median"] >= 0.7
 

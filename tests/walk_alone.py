@@ -6,7 +6,7 @@ This process steps MuJoCo C, and can import neither torch nor gpusim_rl. It star
 `tests/robot_computer.py`, which can import neither torch nor mujoco, sends it the readings, and
 gets the targets.
 
-The episodes are those that `tests.acceptance.deploy.episodes` wrote: start states, worlds, commands
+The episodes are those that `benchmarks.deploy.episodes` wrote: start states, worlds, commands
 and noise of the readings. OUT_NPZ holds `success` (B,) by the definition of the quadruped's
 evaluation, `velocity` and `yaw` (B,) errors RMSE, `fell` (B,) and `path` (T, B, nq).
 """

@@ -113,16 +113,6 @@ PLAY = {
     "alarm": Range(0, above=True, null=True, single=True),
     "level": Range(0, MAX_HISTORY, whole=True, null=True, single=True),
 }
-BENCH = {  # of all modes of gpusim_rl.bench
-    "repeats": COUNT,
-    "warmup": COUNT,
-    "seconds": Range(0, 3600, above=True),
-    "episodes": COUNT,
-    "every": COUNT,
-    "target": Range(0, 1, above=True),
-    "seeds": SEED,
-}
-
 GATE = {  # of mode=gate and mode=ab
     "gate.robots": Range(2, 65536, whole=True),
     "gate.seconds": SECONDS,

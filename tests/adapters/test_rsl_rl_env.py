@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from tests.acceptance.adapters import rsl_config
+from benchmarks.adapters import rsl_config
 from tests.guard import guard
 from tests.worlds import make_env
 

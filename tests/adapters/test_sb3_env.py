@@ -10,8 +10,8 @@ pytest.importorskip(
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import VecMonitor
 
+from benchmarks.adapters import CARTPOLE, judge
 from gpusim_rl.adapters import gymnasium_env, sb3_env
-from tests.acceptance.adapters import CARTPOLE, judge
 from tests.adapters.conftest import KEYS, upset
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
+from benchmarks.levels import Operators
 from gpusim_rl.algorithms.ppo.loss import CLIPPED, ENTROPY, STATS, VALUE_LOSS, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.samples import make_samples, sample_columns
@@ -17,7 +18,6 @@ from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import layout, state_layout
 from gpusim_rl.core.streams import warp_stream
 from gpusim_rl.networks.policy import ActorCritic
-from gpusim_rl.tools.bench.levels import Operators
 from tests.worlds import (
     differing,
     goes_on,

@@ -1,11 +1,10 @@
-"""A sample of the acceptance of tests/acceptance/cli.py: whatever the command line, success or one
-clear line."""
+"""Drawn lines of tests/strangers: whatever the command line, success or one clear line."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli import Draw, Line, inside, judge
+from tests.strangers.lines import Draw, Line, inside, judge
 
 KINDS = [name.removeprefix("draw_") for name in dir(Draw) if name.startswith("draw_")]
 ROW = {"config.yaml", "versions.json", "metrics.jsonl"}

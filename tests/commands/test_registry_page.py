@@ -24,7 +24,7 @@ from gpusim_rl.commands import registry as commands
 from gpusim_rl.commands import registry_page
 from gpusim_rl.commands.registry_page import LARGEST, ROW_LIMIT, PageServer, parse_form, words_of
 from gpusim_rl.serve.registry import Registry
-from tests.acceptance.registry import NAME, PASS, demo_with
+from tests.serving import NAME, PASS, demo_with
 from tests.worlds import ROOT
 
 BOUNDARY = "----of-a-browser"

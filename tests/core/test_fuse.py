@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+from gpusim_rl.core.fuse import kernel
 from gpusim_rl.core.fuse.kernel import LARGEST_KERNEL, Eager, Kernel, Place, fuse
 from gpusim_rl.core.fuse.operators import OPERATORS
 from gpusim_rl.core.fuse.trace import UnknownOperator

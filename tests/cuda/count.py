@@ -21,7 +21,6 @@ import warp as wp
 from torch.utils._pytree import tree_leaves
 
 emulate.start()
-emulate.run_warp()
 
 from tests import graphs  # noqa: E402 the simulation is set up first
 from tests.worlds import TASKS  # noqa: E402

@@ -199,12 +199,11 @@ def later(func, args, kwargs, out):
     return result[0] if result and not outs and func._schema.returns else out
 
 
-def start() -> Emulate:
-    """Begins to see torch's operators; for the rest of the process."""
+def start() -> None:
+    """Begins to see torch's operators and Warp's launches; for the rest of the process."""
     atexit.register(simgpu.RUNTIME.fake_end)
-    mode = Emulate()
-    mode.__enter__()
-    return mode
+    Emulate().__enter__()
+    run_warp()
 
 
 class Command:

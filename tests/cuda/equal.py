@@ -7,7 +7,6 @@ import emulate
 import simgpu
 
 emulate.start()
-emulate.run_warp()
 
 from tests import graphs  # noqa: E402 the simulation is set up first
 

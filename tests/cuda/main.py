@@ -38,7 +38,6 @@ if __name__ == "__main__":
     if os.environ.get("STRICT"):
         simgpu.warnings_are_errors()
     emulate.start()
-    emulate.run_warp()
     simgpu.WATCH = bool(os.environ.get("WATCH"))
     sys.argv = sys.argv[1:]
     simgpu.finish(status_of(program))

@@ -19,7 +19,6 @@ import torch
 import warp as wp
 
 emulate.start()
-emulate.run_warp()
 
 from gpusim_rl.algorithms.iteration import Iteration  # noqa: E402
 from gpusim_rl.build.iteration import make_iteration  # noqa: E402

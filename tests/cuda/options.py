@@ -21,7 +21,6 @@ import torch
 if os.environ.get("STRICT", "1") == "1":
     simgpu.warnings_are_errors()
 emulate.start()
-emulate.run_warp()
 
 from gpusim_rl.algorithms.ppo.ppo import PPO  # noqa: E402 the simulation is set up first
 from tests import graphs  # noqa: E402 the simulation is set up first

@@ -14,7 +14,6 @@ import simgpu
 
 simgpu.warnings_are_errors()
 emulate.start()
-emulate.run_warp()
 
 import torch  # noqa: E402 the simulation is set up first
 

@@ -3,4 +3,3 @@
 import emulate
 
 emulate.start()
-emulate.run_warp()

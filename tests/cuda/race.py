@@ -14,7 +14,6 @@ import main
 import simgpu
 
 emulate.start()
-emulate.run_warp()
 
 from gpusim_rl.runs import writer  # noqa: E402 the simulation is set up first
 

@@ -25,7 +25,6 @@ def init_gloo(backend: str, **options) -> None:
 
 if __name__ == "__main__":
     emulate.start()
-    emulate.run_warp()
     dist.init_process_group = init_gloo
     sys.argv = sys.argv[1:]
     simgpu.finish(main.status_of(main.program))

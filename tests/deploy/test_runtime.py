@@ -10,13 +10,13 @@ import onnx
 import pytest
 import torch
 
+from benchmarks.deploy import ROOT, episodes, walk_alone
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.onboard.verdict import with_verdict
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
 from gpusim_rl.play import player
-from tests.acceptance.deploy import ROOT, episodes, walk_alone
 from tests.command_lines import run_process, run_python
 from tests.exported import export_task, notes_of
 from tests.robot_computer import BANNED

@@ -4,26 +4,20 @@ A command is run in a directory that holds what the page assumes. Where its prog
 `iterations=2 num_envs=8 episodes=4 seconds=1 size=[96,64] task.episode=0.2` are appended.
 """
 
-import contextlib
-import io
 import os
-import runpy
 import shlex
 import shutil
 import subprocess
-import sys
-import warnings
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import yaml
 
-from gpusim_rl.commands import multirun, registry
+from gpusim_rl.commands import registry
 from gpusim_rl.config import compose
 from gpusim_rl.tools.identify import main as identify
 from tests import arm_files, humanoid_files, robot_files
-from tests.command_lines import command, train_here
+from tests.command_lines import command
 from tests.docs.examples import PAGES, commands, files
 from tests.shared import shared
 from tests.worlds import ROOT
@@ -69,14 +63,14 @@ LISTED = {
     "python -m pip install 'dist/gpusim_rl-*.whl'": WHEEL,
     ". .venv/bin/activate": SHELL,
     "python train.py task=quadruped device=cuda": GPU,
-    "python -m tests.bench.mjlab": GPU,
-    "python -m gpusim_rl.bench task=quadruped out=bench.json": LONG,
-    "python -m tests.bench.tasks device=cpu out=tasks.json": LONG,
-    "python -m tests.bench.reference_ppo device=cpu": LONG,
-    "python -m tests.acceptance.chance": LONG,
-    "python -m gpusim_rl.bench time task=quadruped 'seeds=[1,2,3]' out=time.json": LONG,
-    "python -m gpusim_rl.bench time 'commits=[HEAD,.]' 'seeds=[1,2,3,4,5]' judge=first": LONG,
-    'python -m gpusim_rl.bench time \'settings=["algo.symmetry=none","algo.symmetry=net"]\'': LONG,
+    "python -m benchmarks.mjlab": GPU,
+    "python -m benchmarks.levels task=quadruped out=bench.json": LONG,
+    "python -m benchmarks.tasks device=cpu out=tasks.json": LONG,
+    "python -m benchmarks.reference_ppo device=cpu": LONG,
+    "python -m benchmarks.chance": LONG,
+    "python -m benchmarks.time_to_success task=quadruped 'seeds=[1,2,3]' out=time.json": LONG,
+    "python -m benchmarks.time_to_success "
+    '\'settings=["algo.symmetry=none","algo.symmetry=net"]\'': LONG,
     "python -m pip install -e '.[ray]'": WHEEL,
     "python a3c.py task=cartpole iterations=1500": LONG,
     "python train.py task=quadruped cluster=ray cluster.actors=4": LONG,
@@ -100,8 +94,7 @@ LISTED = {
     "python train.py log=wandb log.group=friction 'log.tags=[baseline]'": NETWORK,
     "python train.py log=mlflow": NETWORK,
 }
-CONFIG = {"train.py": "config", "play.py": "play", "gpusim_rl.bench": "bench"}
-MODES = {"time": "bench_time", "profile": "bench_profile"}  # of gpusim_rl.bench
+CONFIG = {"train.py": "config", "play.py": "play", "benchmarks.profile": "config"}
 MODULES = {"torchrun": "torch.distributed.run", "pytest": "pytest"}  # in a process of their own
 PLAIN = ("gpusim_rl.verify", "gpusim_rl.fit_actuator", "gpusim_rl.report")  # without conf/
 PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
@@ -148,12 +141,6 @@ def program(line: str) -> tuple[str, list[str]]:
     return words[0], words[1:]
 
 
-def configuration(name: str, words: list[str]) -> tuple[str, list[str]]:
-    """(file in conf/, its words) of a command line of a program that CONFIG has."""
-    mode = MODES.get(words[0]) if name == "gpusim_rl.bench" and words else None
-    return (mode, words[1:]) if mode else (CONFIG[name], words)
-
-
 def shortened(script: str, words: list[str]) -> list[str]:
     """The words with those of SHORT that the program has keys for."""
     name = "train.py" if script == "torchrun" else script
@@ -163,7 +150,7 @@ def shortened(script: str, words: list[str]) -> list[str]:
         return [*(word for word in words if not word.startswith("steps=")), "steps=100"]
     if name not in CONFIG:
         return words
-    config, _ = configuration(name, words)
+    config = CONFIG[name]
     keys = compose.flatten(compose.compose_plain(config, []))
     resumes = any(word.startswith("resume=") for word in words)
     kept = ("num_envs", "task.episode") if resumes else ()  # a run keeps these
@@ -173,39 +160,14 @@ def shortened(script: str, words: list[str]) -> list[str]:
     if "sim=warp" not in words:
         quick["sim.threads"] = 1
     short = SHORT | (quick if config == "config" else {})
+    words = [*words, "seconds=1"] if script == "benchmarks.profile" else words
     return words + [f"{k}={v}" for k, v in short.items() if k in keys and k not in kept]
 
 
-def run_here(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
-    """(exit code, output) of train.py, play.py or a module, in this process."""
-    out, before, status = io.StringIO(), Path.cwd(), 0
-    os.chdir(cwd)
-    try:
-        with (
-            mock.patch.object(sys, "argv", [script, *words]),
-            mock.patch.object(multirun, "on_this_machine", train_here),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(out),
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("default")
-            if script.endswith(".py"):
-                runpy.run_path(str(ROOT / script), run_name="__main__")
-            else:
-                for name in (script, f"{script}.__main__"):
-                    sys.modules.pop(name, None)  # runpy warns of a module that is loaded
-                runpy.run_module(script, run_name="__main__")
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-    finally:
-        os.chdir(before)
-    return status, out.getvalue()
+def run(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
+    """(exit code, output) of a command.
 
-
-def run_apart(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
-    """(exit code, output) of a command in a process of its own.
-
-    train.py is forked from one that has imported our package, but for a task called my_arm.
+    Its process is forked from one that has imported our package, but for a task called my_arm.
     """
     if script in MODULES:
         words = [str(ROOT / word) if word == "train.py" else word for word in words]
@@ -227,14 +189,14 @@ def make_base(here: Path) -> None:
     """Write what `base` has into a directory."""
     script, words = program("make train")
     assert (script, words) == ("train.py", ["task=quadruped"])
-    status, said = run_here(script, [*shortened(script, words), "export=controller"], here)
+    status, said = run(script, [*shortened(script, words), "export=controller"], here)
     assert status == 0, said
-    (run,) = (here / "runs" / "quadruped").iterdir()
-    shutil.copy(run / "policy.onnx", here)
+    (made,) = (here / "runs" / "quadruped").iterdir()
+    shutil.copy(made / "policy.onnx", here)
     broken = ["algo.learning_rate=1e30", "algo.lr_max=1e30", "rollbacks=0", "log=none"]
     words = ["num_envs=8", "iterations=40", "run_dir=broken", *broken]
-    assert run_here("train.py", words, here)[0] == 1
-    shutil.move(here / "broken" / "repro.safetensors", run)
+    assert run("train.py", words, here)[0] == 1
+    shutil.move(here / "broken" / "repro.safetensors", made)
     shutil.rmtree(here / "broken")
     (here / "go1.xml").write_text(robot_files.mjcf())
     (here / "g1.xml").write_text(humanoid_files.mjcf())
@@ -244,8 +206,8 @@ def make_base(here: Path) -> None:
 
 def in_place(words: list[str], here: Path) -> list[str]:
     """The words, with the run that the page leaves open as `…`."""
-    (run,) = (here / "runs" / "quadruped").iterdir() if "…" in " ".join(words) else (Path(),)
-    return [word.replace("…", run.name) for word in words]
+    (made,) = (here / "runs" / "quadruped").iterdir() if "…" in " ".join(words) else (Path(),)
+    return [word.replace("…", made.name) for word in words]
 
 
 @pytest.mark.slow
@@ -275,11 +237,7 @@ def test_the_commands_of_a_page_run(page, base, tmp_path):
             "gpusim_rl.identify",
         ), f"{page}: {line}: no rule for this command"
         words = in_place(shortened(script, words), here)
-        films = script == "play.py" and not any(
-            word.startswith(("mode=", "repro=")) for word in words
-        )
-        apart = films or script in MODULES or bool(files(page)) or "task=my_arm" in words
-        status, said = (run_apart if apart else run_here)(script, words, here)
+        status, said = run(script, words, here)
         assert status == 0, f"{page}: {line}\n{said}"
 
 
@@ -295,7 +253,7 @@ def test_a_listed_command_composes(line, tmp_path, monkeypatch):
         script, words = "train.py", words[words.index("train.py") + 1 :]
     if script == "a3c.py":
         script = "train.py"
-    if script == "pytest" or "pytest" in words or script.startswith("tests."):
+    if script == "pytest" or "pytest" in words or script.startswith("benchmarks."):
         return
     if LISTED[line] == WHEEL:
         assert (script, words[0]) in (("pip", "wheel"), ("pip", "install"))
@@ -306,11 +264,8 @@ def test_a_listed_command_composes(line, tmp_path, monkeypatch):
     if script == "gpusim_rl.identify":
         assert identify.arguments(words, identify.DEFAULTS)[0]
         return
-    if script == "gpusim_rl.bench":
-        assert compose.compose_plain(*configuration(script, words))["task"]
-        return
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     words = [word.replace("…", "any") for word in words]
-    status, said = run_here(script, [*words, "--cfg", "job"], tmp_path)
+    status, said = run(script, [*words, "--cfg", "job"], tmp_path)
     shown = script == "play.py" and "mode=check" not in words
     assert status == 0 and yaml.safe_load(said)["mode" if shown else "task"], said

@@ -1,6 +1,5 @@
-"""Links and pictures of the pages: in the repository, and on the site that `make docs` builds."""
+"""Links and pictures of the pages in the repository; those of the site are checked by mkdocs."""
 
-import html
 import re
 from pathlib import Path
 from urllib.parse import unquote
@@ -53,28 +52,6 @@ def test_a_link_in_the_repository_leads_somewhere(page):
         if not known or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
             broken.append(link)
     assert not broken
-
-
-@pytest.mark.slow
-def test_a_link_on_the_site_leads_somewhere(site):  # noqa: F811
-    """Each link and picture of a page of the site is a file of it, with the heading it names."""
-    names: dict[Path, set[str]] = {}
-    for page in site.rglob("*.html"):
-        text = page.read_text(encoding="utf-8")
-        names[page] = set(re.findall(r"""\bid=["']?([^"'\s>]+)""", text))
-    broken = set()
-    for page in sorted(names.keys() - {site / "404.html"}):
-        text = page.read_text(encoding="utf-8")
-        for link in re.findall(r"""\b(?:href|src)=["']?([^"'\s>]+)""", text):
-            link = unquote(html.unescape(link))
-            if link.startswith((*OUTSIDE, "data:", "javascript:", "#__")):
-                continue
-            path, _, anchor = link.partition("#")
-            target = (page.parent / path.partition("?")[0]).resolve() if path else page
-            target = target / "index.html" if target.is_dir() else target
-            if not target.exists() or (anchor and target in names and anchor not in names[target]):
-                broken.add(f"{page.relative_to(site)}: {link}")
-    assert not broken, "\n".join(sorted(broken))
 
 
 @pytest.mark.slow

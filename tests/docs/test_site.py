@@ -68,9 +68,7 @@ def test_the_configuration_page_has_every_key(site):
     ]
     meaning = {row[0]: row[3] for row in rows if row}
     limits = {row[0]: row[2] for row in rows if row}
-    lines = [("config", [f"task={name}"]) for name in TASKS] + [
-        (name, []) for name in ("play", "bench", "bench_time", "bench_profile")
-    ]
+    lines = [("config", [f"task={name}"]) for name in TASKS] + [("play", [])]
     for name, words in lines:
         flat = compose.flatten(compose.compose_plain(name, words))
         for key in (key for key, value in flat.items() if not isinstance(value, dict) or not value):

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from benchmarks.deploy import episodes, walk_alone
 from gpusim_rl.build.environment import make_task, robot_arguments
 from gpusim_rl.config.compose import build
 from gpusim_rl.config.sections import RobotSection
@@ -26,7 +27,6 @@ from gpusim_rl.robots.models import compile_mjcf
 from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files, worlds
-from tests.acceptance.deploy import episodes, walk_alone
 from tests.algorithms.test_capture import exempt
 from tests.command_lines import EXPORTED, TINY, command, refused, succeed
 from tests.exported import export_task

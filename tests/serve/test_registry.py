@@ -2,10 +2,14 @@
 
 import json
 import os
+import random
 import re
 import shutil
+import signal
 import sqlite3
+import subprocess
 import sys
+import time
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -21,9 +25,8 @@ from gpusim_rl.commands.registry import RefusedError
 from gpusim_rl.deploy.onboard.verdict import digest, read_verdict, with_verdict
 from gpusim_rl.gate import command as gate
 from gpusim_rl.serve.registry import RELEASED, Registry, interface
-from tests.acceptance import registry as acceptance
-from tests.acceptance.registry import NAME, PASS, demo_with
 from tests.gate.test_gate import TINY
+from tests.serving import NAME, PASS, demo_with
 
 FAIL = PASS | {"verdict": "fail", "complaints": ["normal: falls 0.5"]}
 
@@ -48,7 +51,8 @@ def store(tmp_path, files) -> Registry:
 
 def agree(store: Registry) -> bool:
     """Whether database and alias files agree."""
-    return acceptance.disagreements(store) == [] and len(store.alias_files()) > 0
+    files = store.alias_files()
+    return bool(files) and all(text == store.alias_text(name) for name, text in files.items())
 
 
 # -- versions --------------------------------------------------------------------------------------
@@ -101,14 +105,58 @@ def test_files_that_are_not_added(tmp_path, files, change, says):
     assert "\n" not in str(error.value)
 
 
+ADDER = """
+import sys
+from gpusim_rl import registry
+for file in sys.argv[2:]:
+    registry.add(sys.argv[1], file)
+"""
+
+
 def test_processes_add_together(tmp_path):
-    """Of policies that several processes add at once, each becomes one version."""
-    assert acceptance.adders(tmp_path, 6, 2)
+    """Of policies that two processes add at once, one of them twice, each becomes one version."""
+    files = [demo_with(tmp_path, number) for number in range(6)]
+    lines = [
+        [sys.executable, "-c", ADDER, tmp_path / "many", *files[n::2], files[n]] for n in (0, 1)
+    ]
+    assert not any([process.wait() for process in [subprocess.Popen(line) for line in lines]])
+    rows = registry.list(tmp_path / "many")
+    assert [x["version"] for x in rows] == [*range(1, 7)] and len({x["digest"] for x in rows}) == 6
+    assert all(Registry(tmp_path / "many").is_whole(x["digest"]) for x in rows)
 
 
-def test_a_kill_leaves_all_whole(tmp_path):
+def promote_forever(folder: Path) -> None:
+    """Release and roll back at random, and never end."""
+    store, rng = Registry(folder), random.Random(os.getpid())
+    while True:
+        alias = rng.choice([RELEASED, "candidate"])
+        with suppress(ValueError):  # it is there already, or was the first
+            if rng.random() < 0.5:
+                store.promote(NAME, rng.randint(1, 3), alias)
+            else:
+                store.rollback(NAME, alias)
+
+
+def test_a_kill_leaves_all_whole(store):
     """Whatever a killed process was at, database and alias files agree when opened again."""
-    assert acceptance.kills(tmp_path, 6, longest=0.3)
+    rng, last = random.Random(0), 6
+    for number in range(1, last + 1):
+        if not (pid := os.fork()):
+            try:
+                promote_forever(store.folder)
+            finally:
+                os._exit(0)
+        time.sleep(rng.uniform(0.0, 0.3))
+        while number == last and not store.history(NAME):  # on a busy machine
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        again = Registry(store.folder)
+        assert agree(again) or not again.alias_files()
+        for about in (json.loads(again.alias_text(name)) for name in again.alias_files()):
+            assert again.is_whole(about["sha256"])
+            assert about["version"] == again.trail(NAME, about["alias"])[-1]
+    assert store.history(NAME)
 
 
 def test_opening_writes_what_a_killed_process_did_not(store):

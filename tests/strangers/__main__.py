@@ -1,24 +1,21 @@
 """What strangers bring: robots, files and command lines that are drawn from a seed.
 
-    python -m tests.strangers [--seed 1] [--count 20] [--only robots files lines walks]
-        [--keep FOLDER]
+    python -m tests.strangers [PART …] [seed=1] [count=20] [keep=FOLDER] [trace=FILE]
 
-Each robot is shown to `play.py mode=robot`. One that it accepts must train two iterations; one that
-it refuses gets one line and exit code 2, and for a robot with a fault the line must name the fault.
-At least 60 % of the good robots must be accepted.
-
-Each hostile file is read by a command, which may work or end in one line. Nothing that lies outside
-of its folder may change, and with --trace FILE nothing there may be opened: then all runs under
-strace, whose record is FILE. Command lines are those of tests/acceptance/cli.py.
-
-`walks` is done only if it is asked for. Each good robot gets a whole training by the recipe, and
-must then succeed in 90 % of the episodes. Of eight robots, one may fail.
+robots: each is shown to `play.py mode=robot`. One that it accepts must train two iterations; one
+that it refuses gets one line and exit code 2, and for a robot with a fault the line must name the
+fault. At least 60 % of the good robots must be accepted.
+files: each hostile file is read by a command, which may work or end in one line. Nothing that lies
+outside of its folder may change, and with `trace` nothing there may be opened: then all runs under
+strace, whose record is FILE.
+lines: command lines, as `lines.py` has them.
+walks: done only if asked for. Each good robot gets a whole training by the recipe, and must
+then succeed in 90 % of the episodes. Of eight robots, one may fail.
 
 Prints what was wrong, and how many of each kind were accepted. Exits with 1 if something was wrong.
---keep leaves the folders of what was wrong.
+`keep` leaves the folders of what was wrong.
 """
 
-import argparse
 import json
 import os
 import random
@@ -30,8 +27,9 @@ from collections import Counter
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
 
-from tests.acceptance import cli
+from benchmarks import program
 from tests.command_lines import TINY, command
+from tests.strangers import lines as command_lines
 from tests.strangers.files import Attack, Draw, prepare
 from tests.strangers.robots import Stranger, draw
 
@@ -185,9 +183,9 @@ def try_lines(seed: int, count: int, keep: Path | None) -> int:
     """Draw command lines and run them. Returns the number of what went wrong."""
     failures = 0
     with tempfile.TemporaryDirectory() as name:
-        trained = cli.make_run(Path(name))
-        for line in cli.Draw(seed, ("train.py", "play.py")).lines(count, ""):
-            _, problem = cli.judge(line, cli.outside, trained)
+        trained = command_lines.make_run(Path(name))
+        for line in command_lines.Draw(seed).lines(count, ""):
+            _, problem = command_lines.judge(line, command_lines.outside, trained)
             failures += bool(problem)
             if problem:
                 print(f"line {' '.join((line.script, *line.words))}: {problem}", flush=True)
@@ -204,13 +202,8 @@ def try_walks(seed: int, count: int, keep: Path | None) -> int:
             folder = Path(name)
             file = folder / f"robot{robot.suffix}"
             file.write_text(robot.text)
-            words = (
-                "task=quadruped",
-                f"robot.mjcf={file.name}",
-                "log=none",
-                "export=none",
-                "report=false",
-            )
+            words = ("task=quadruped", f"robot.mjcf={file.name}", "log=none", "export=none")
+            words += ("report=false",)
             done = answer("train.py", *words, "run_dir=run", cwd=folder, limit=WHOLE)
             result = folder / "run" / "eval.json"
             success = json.loads(result.read_text())["success"] if result.is_file() else 0.0
@@ -227,28 +220,21 @@ def try_walks(seed: int, count: int, keep: Path | None) -> int:
 TRY = {"robots": try_robots, "files": try_files, "lines": try_lines, "walks": try_walks}
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
     """Draw and try them. Returns the number of what went wrong."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--only", nargs="*", default=["robots", "files", "lines"], choices=[*TRY])
-    parser.add_argument("--keep", type=Path)
-    parser.add_argument("--trace", type=Path)
-    args = parser.parse_args()
-    if not args.trace:
-        return sum(TRY[what](args.seed, args.count, args.keep) for what in args.only)
-    words = sys.argv[1:]
-    at = words.index("--trace")
-    own = [sys.executable, "-m", "tests.strangers", *words[:at], *words[at + 2 :]]
-    strace = ["strace", "-f", "-y", "-qq", "-e", "trace=%file", "-o", str(args.trace)]
-    failed = subprocess.run([*strace, *own], env=os.environ, check=False).returncode
-    lines = touched(args.trace)
-    print(f"{len(lines)} calls opened or changed what is outside", *lines[:9], sep="\n")
-    return failed + len(lines)
+    own, parts = program.split_words(__doc__, words, seed=1, count=20, keep=None, trace=None)
+    parts = program.choose(parts, TRY) if parts else ["robots", "files", "lines"]
+    keep = Path(own.keep) if own.keep else None
+    if not own.trace:
+        return sum(TRY[part](own.seed, own.count, keep) for part in parts)
+    line = [sys.executable, "-m", "tests.strangers"]
+    line += [word for word in words if not word.startswith("trace=")]
+    strace = ["strace", "-f", "-y", "-qq", "-e", "trace=%file", "-o", own.trace]
+    failed = subprocess.run([*strace, *line], env=os.environ, check=False).returncode
+    calls = touched(Path(own.trace))
+    print(f"{len(calls)} calls opened or changed what is outside", *calls[:9], sep="\n")
+    return failed + len(calls)
 
 
 if __name__ == "__main__":
-    sys.exit(min(main(), 1))
+    sys.exit(min(main(sys.argv[1:]), 1))

@@ -108,7 +108,7 @@ class Draw:
         return self.reader(f"config, {self.spoil(here / 'run' / 'config.yaml')}")
 
     def tree(self, here: Path) -> Attack:
-        """Values of config.yaml."""
+        """Values of config.yaml, and keys that it lacks."""
         run = self.pick.choice(("run", "legs"))
         file = here / run / "config.yaml"
         tree: dict[str, Any] = yaml.safe_load(file.read_text())
@@ -120,6 +120,8 @@ class Draw:
                     break
                 node = node[key]
             node[key] = self.pick.choice(VALUES)
+            if self.pick.random() < 0.2:
+                del node[key]
         file.write_text(yaml.safe_dump(tree))
         return self.reader("config, values", run)
 

@@ -30,6 +30,7 @@ Function = Callable[[Rows], Rows]
 LARGEST_DIFFERENCE = 1e-4  # of a result of a kernel from that of torch
 LARGEST_KERNEL = 10_000  # statements: 17 s to compile; of 24,000 the compiler's stack overflows
 LITERAL = re.compile(r"(?:float32|float64|int64|int32)\((-?\d[\d.e+-]*)\)")  # of a statement
+STRICT = False  # whether what is no UnknownOperator raises: tests/conftest.py sets it
 BLOCK = 32  # threads: so that few thousand worlds reach all multiprocessors of a GPU
 
 
@@ -259,6 +260,8 @@ def fuse(name: str, function: Function, rows: Rows, places: dict[str, Place]) ->
     # Of any kind: a compiler may refuse the code, and a function may know one number of worlds. The
     # function itself has run before, so no mistake of a task is hidden here.
     except Exception as error:
+        if STRICT and not isinstance(error, UnknownOperator):
+            raise
         reason = " ".join(str(error).split()) or type(error).__name__
         print(f"{name} runs as torch: {reason}", file=sys.stderr, flush=True)
         return Eager(name, function, rows, places)

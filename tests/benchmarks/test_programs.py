@@ -1,0 +1,166 @@
+"""What all benchmarks answer, every task in a table, mjlab, and the reference PPO."""
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import (
+    cluster_model,
+    levels,
+    mjlab,
+    profile,
+    reference_ppo,
+    tasks,
+    time_to_success,
+)
+from tests.command_lines import command, run_process
+from tests.worlds import ROOT, TASKS, make_env, make_ppo
+
+SMALL = (
+    "device=cpu",
+    "warmup=1",
+    "repeats=1",
+    "num_envs=8",
+    "num_steps=4",
+    "fuse=off",
+)
+PROGRAM = """
+import runpy, sys
+for name in sys.argv[1:]:
+    sys.argv = [name, "--help"]
+    try:
+        runpy.run_module(name, run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, f"{name} ended with {end.code}"
+    else:
+        raise AssertionError(f"{name} has no --help")
+"""
+
+
+@pytest.mark.slow
+def test_tasks_has_a_row_for_each_pair(tmp_path):
+    """Each task and sim is measured with the same keys, and the table has a row for each. A pair
+    that fails is named, and the others go on."""
+    words = (
+        "tasks=[cartpole,flying]",
+        "sims=[native,warp]",
+        "out=all.json",
+        "seconds=1e-3",
+        *SMALL,
+    )
+    done = command("-m benchmarks.tasks", *words, cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.count("\n") == 2, done.stderr
+    assert "error: task=flying sim=warp" in done.stderr and "unknown task 'flying'" in done.stderr
+    results = json.loads((tmp_path / "all.json").read_text())
+    names = [(x["task"], x["sim"], x["num_envs"]) for x in results]
+    assert names == [("cartpole", "native", 8), ("cartpole", "warp", 8)]
+    assert all(x["steps_per_s"]["training"]["median"] > 0 for x in results)
+    rows = [line.split()[:3] for line in done.stdout.splitlines()]
+    head = next(i for i, row in enumerate(rows) if row[:2] == ["task,", "sim"])
+    assert rows[head + 1 : head + 3] == [["cartpole,", "native", "8"], ["cartpole,", "warp", "8"]]
+    assert tasks.TASKS == TASKS
+
+
+@pytest.mark.parametrize(
+    ("program", "word", "says"),
+    [
+        (levels, "task=bicycle", "unknown task 'bicycle'"),
+        (levels, "repeat=3", "unknown key 'repeat'"),
+        (levels, "repeats=0", "repeats=0: expected a value such as 5"),
+        (levels, "seconds=x", "seconds=x: expected a value such as 2.0"),
+        (levels, "out=no/such/directory/bench.json", "no directory no/such/directory"),
+        (levels, "out=bench.txt", "ends in .json"),
+        (levels, "num_envs=0", "num_envs=0"),
+        (levels, "resume=runs/a", "it measures a new training"),
+        (profile, "seconds=0", "seconds=0"),
+        (profile, "repeats=3", "unknown key 'repeats'"),
+        (time_to_success, "seed=3", "say seeds=[1,2,3]"),
+        (time_to_success, "resume=runs/a", "each training is a new run"),
+        (time_to_success, "iteratons=3", "did you mean iterations"),
+        (time_to_success, "seeds=[]", "at least one"),
+        (time_to_success, "seeds=[1,1]", "different seeds"),
+        (time_to_success, "seeds=[1,x]", "seeds: 'x' is no int"),
+        (time_to_success, "seeds=[-3]", "seed=-3"),
+        (time_to_success, "target=0", "target=0"),
+        (time_to_success, "judge=some", "choose one of all, first, bisect"),
+        (time_to_success, 'require=["lift>0.03"]', "no condition"),
+        (time_to_success, "settings=[3]", "settings: 3 is no str"),
+        (time_to_success, 'settings=["num_envs=0"]', "num_envs=0"),
+        (time_to_success, "picture=time.jpg", "ends in .svg"),
+        (tasks, "out=no/such/file.json", "no directory no/such"),
+        (mjlab, "num_envs=8", "this needs mjlab: pip install mjlab"),
+        (reference_ppo, "algo.memory=gru", "the reference has algo.memory=none"),
+        (reference_ppo, "algo.symmetry=net", "the reference has algo.symmetry=none"),
+        (cluster_model, "actor=3", "unknown word 'actor=3': choose of actors=, "),
+        (cluster_model, "actors=0", "actors=0: expected a value such as 2"),
+    ],
+)
+def test_a_mistake_is_one_line(monkeypatch, capsys, program, word, says):
+    """A mistake of the user's is answered in one line before anything is trained."""
+    monkeypatch.setattr(mjlab, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as stop:
+        program.main([word])
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2 and out == ""
+    assert err.startswith("error: ") and len(err.splitlines()) == 1 and says in err
+
+
+def test_each_program_starts():
+    """Each answers --help: no import in it is of a name that is gone."""
+    names = sorted(f"benchmarks.{file.stem}" for file in (ROOT / "benchmarks").glob("*.py"))
+    names = [name for name in names if name not in ("benchmarks.__init__", "benchmarks.program")]
+    done = run_process(sys.executable, "-c", PROGRAM, *names, timeout=120)
+    assert done.returncode == 0 and len(names) > 6, done.stderr
+    for name in names:
+        assert f"python -m {name}" in done.stdout, name
+
+
+def test_the_plain_update_is_the_same_update():
+    """The fused update and the reference do the same: after three epochs weights agree to 0.5 % of
+    their step."""
+    steps = []
+    for plain in (True, False):
+        ppo = make_ppo(make_env(num_envs=32, episode=0.3), update_epochs=3, ent_coef=0.01)
+        ppo.iteration()
+        for value in ppo.learner.optimizer.tensors().values():  # both begin with empty moments
+            value.zero_()
+        ppo.learner.optimizer.rates["actor"].fill_(ppo.learner.cfg.learning_rate)
+        ppo.collect()
+        before = {k: v.clone() for k, v in ppo.policy.state_dict().items()}
+        (reference_ppo.Plain(ppo) if plain else ppo).update()
+        steps.append({k: v - before[k] for k, v in ppo.policy.state_dict().items()})
+    for name, step in steps[0].items():
+        if name == "min_std":
+            continue
+        scale = step.abs().max()
+        assert scale > 0 and (step - steps[1][name]).abs().max() < 5e-3 * scale, name
+
+
+def test_both_updates_are_timed(tmp_path, capsys):
+    """The reference PPO is timed beside ours, from the same rollouts."""
+    out = tmp_path / "updates.json"
+    reference_ppo.main(["task=cartpole", f"out={out}", *SMALL, "repeats=2"])
+    results = json.loads(out.read_text())
+    ours, plain = results["milliseconds"].values()
+    assert len(ours) == len(plain) == 2 and min(*ours, *plain) > 0
+    assert results["ratios"] == [y / x for x, y in zip(ours, plain, strict=True)]
+    assert "plain/ours: " in capsys.readouterr().out
+
+
+def test_rates_of_another_trainer():
+    """Both ways in which rsl_rl prints its speed are read, colors and commas aside, and nothing
+    else is."""
+    old = "\x1b[1m Learning iteration 3/40 \x1b[0m\n"
+    old += "     Computation: 98304 steps/s (collection: 0.9s, learning 0.1s)\n"
+    new = "      Steps per second: 101,250 \n      Total steps: 98304 \n"
+    assert mjlab.rates(old + new + "512 steps/s") == [98304, 101250]
+
+
+def test_a_comparison_that_fails_says_why(monkeypatch, tmp_path):
+    """The last line of the other trainer is the one line."""
+    (tmp_path / "mjlab" / "scripts").mkdir(parents=True)
+    (tmp_path / "mjlab" / "scripts" / "train.py").write_text("raise SystemExit('no such robot')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ValueError, match="its training ended with 1: no such robot"):
+        mjlab.mjlab(4)
