@@ -19,7 +19,6 @@ from gpusim_rl.core.paths import CONF
         ("config", ["sim=warp", "log=none", "recipe=robot", "++curriculum.task.clip.stop=3"]),
         ("config", ["algo=sac", "algo.gamma=0.9", "~task"]),
         ("play", ["run=here", "mode=gate"]),
-        ("bench", ["task=cartpole", "repeats=2"]),
     ],
 )
 def test_words_are_applied_as_hydra_does(name, words):

@@ -39,8 +39,7 @@ def frozen(value: Any) -> Any:
 def configured() -> set[tuple[str, Any]]:
     """(last word of a key, value) of every command's composed configuration."""
     lines = [("config", [f"{group}={name}"]) for group, name in (*EACH_TASK, *EACH_SIM)]
-    benches = [(name, []) for name in ("bench", "bench_time", "bench_profile")]
-    built = [build(*line) for line in (*lines, ("play", ["robot=go1"]), *benches)]
+    built = [build(*line) for line in (*lines, ("play", ["robot=go1"]))]
     pairs = {(key, value) for tree in built for key, value in leaves(tree).items()}
     # the device of actors is another thing than that of tensors, whose default is a CPU, too
     others = ("hydra.", "cluster.device")

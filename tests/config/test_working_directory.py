@@ -160,9 +160,9 @@ def test_refused_files(here, file, text, says):
 
 def test_files_of_another_program(here):
     """Files at the root of another program's conf/, and its other folders, are not read."""
-    expected = {name: compose.build(name, []) for name in ("config", "play", "bench")}
+    expected = {name: compose.build(name, []) for name in ("config", "play")}
     (here / "conf" / "hydra" / "job_logging").mkdir(parents=True)
-    for name in ("config", "play", "bench", "common", "hydra/job_logging/default"):
+    for name in ("config", "play", "common", "hydra/job_logging/default"):
         (here / "conf" / f"{name}.yaml").write_text("model: {layers: 3}\ntask_code: here\n")
     for name, cfg in expected.items():
         assert compose.build(name, []) == cfg
