@@ -13,10 +13,10 @@ import numpy as np
 from gpusim_rl.deploy.onboard.verdict import digest
 from gpusim_rl.deploy.runtime import Array, Policy
 from gpusim_rl.play.player import check_operators
+from gpusim_rl.serve.registry import interface
 
 DIGITS = 12  # of a digest, as answers and pages show it
 LARGEST = 1 << 30  # bytes of the memory of all sessions
-GAINS = ("units", "kp", "kd")  # of the targets, which a client applies
 Rows = int | Array  # of a session: one, or (n,) numbers of the rows of n robots
 
 
@@ -46,17 +46,8 @@ class Version:
         self.name, about = self.digest[:DIGITS], policy.about
         command = policy.command or {}
         self.widths = policy.needs | ({"command": len(command["names"])} if command else {})
-        self.interface = {
-            "robot": about["robot"],
-            "dt": policy.dt,
-            "readings": self.widths,
-            "order of joints": [policy.reads, policy.joints],
-            "command": [command.get("names"), command.get("units")],
-            "targets": [policy.outputs.get(key) for key in GAINS],
-        }
-        # files of before `of` have no other name for it
-        owners = {x["name"]: x.get("of", x["name"]) for x in about["memory"]}
-        self.network = {name for name, owner in owners.items() if owner == "actor"}
+        self.interface = interface(policy)
+        self.network = {x["name"] for x in about["memory"] if x.get("of") == "actor"}
 
     def metadata(self) -> dict[str, Any]:
         """What a client has to know: the first message of a session."""

@@ -16,11 +16,11 @@ import json
 import re
 import sqlite3
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusim_rl.core.files import (
     LARGEST,
@@ -31,6 +31,9 @@ from gpusim_rl.core.files import (
     write_whole,
 )
 from gpusim_rl.deploy.onboard.verdict import cut, digest, read_verdict, with_verdict
+
+if TYPE_CHECKING:  # it loads onnxruntime
+    from gpusim_rl.deploy.runtime import Policy
 
 CANDIDATE, RELEASED = "candidate", "released"  # the second needs a pass of the gate
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # of a policy or an alias
@@ -44,6 +47,26 @@ MAPS = ("lineage", "evidence", "report")
 JUDGED = {"success": int | float, "changed": dict, "complaints": list}  # in the report of a gate
 COMPARED = {"proved": bool, "line": str, "text": str}  # in that of a comparison
 Row = dict[str, Any]
+
+
+class Verb(NamedTuple):
+    """What the command line takes of a verb, and a form of the page.
+
+    Attributes:
+        call: takes the registry's directory, then the words and keys by their names.
+        words: in order, of which `optional` may be missing at the end.
+        keys: KEY=VALUE, each of which may be missing.
+        settings: whether it takes settings of the gate and of comparisons, as `words`.
+        form: keys that a form has, too; None if the page has no form of it.
+    """
+
+    call: Callable[..., Any]
+    words: tuple[str, ...] = ()
+    optional: int = 0
+    keys: tuple[str, ...] = ()
+    settings: bool = False
+    form: tuple[str, ...] | None = None
+
 
 SCHEMA = """
 create table if not exists version (
@@ -83,7 +106,7 @@ class Registry:
         ValueError: its database is damaged or lost, or another process has held it for a minute.
     """
 
-    def __init__(self, folder: Path, *, create: bool = False, by: str | None = None):
+    def __init__(self, folder: Path | str, *, create: bool = False, by: str | None = None):
         self.folder, self.by = Path(folder), by or user_name()
         file = self.folder / "registry.db"
         if not file.is_file() and not create:
@@ -138,7 +161,7 @@ class Registry:
 
     # -- versions ----------------------------------------------------------------------------------
 
-    def add(self, policy: Any, name: str, lineage: Row, note: str = "") -> Row:
+    def add(self, policy: "Policy", name: str, lineage: Row, note: str = "") -> Row:
         """Record a policy as the next version of a name; a controller that it has stays the same.
 
         A verdict in the file is not recorded, since it is no signature.
@@ -157,7 +180,9 @@ class Registry:
         with self.transaction():
             if not self.rows("select version from version where name=? and digest=?", name, key):
                 last = "select coalesce(max(version), 0) n from version where name=?"
-                about = {"digest": key, "bytes": len(data), "interface": interface(policy)}
+                parts = json.dumps([*interface(policy).values()], sort_keys=True)
+                about = {"digest": key, "bytes": len(data)}
+                about |= {"interface": hashlib.sha256(parts.encode()).hexdigest()}
                 about |= {"lineage": json.dumps(lineage), "note": note}
                 number = self.rows(last, name)[0]["n"] + 1
                 self.insert("version", name=name, version=number, **about)
@@ -294,8 +319,7 @@ class Registry:
             if len(trail) < 2:
                 raise ValueError(f"{alias} of {name} had no version before")
             row = self.version(name, trail[-2])
-            if not self.is_whole(row["digest"]):
-                raise ValueError(f"the file of version {trail[-2]} of {name} is not whole: add it")
+            self.path(name, trail[-2])
             why = why or f"instead of version {trail[-1]}"
             about = {"action": "rollback", "why": why, "evidence": "{}"}
             self.insert("event", name=name, alias=alias, version=trail[-2], **about)
@@ -434,17 +458,23 @@ def checked(row: Row) -> Row:
     return row | {key: read_map(row[key]) for key in MAPS if key in row}
 
 
-def interface(policy: Any) -> str:
-    """A hash of what a policy reads, follows and drives, and how often.
+def interface(policy: "Policy") -> Row:
+    """What a policy reads, follows and drives, and how often, by name.
 
     Two policies of one interface can take each other's place.
     """
-    about, command = policy.about, policy.command or {}
-    parts = [about["robot"], policy.dt, policy.needs, policy.reads, policy.joints]
-    parts += [command.get("names"), command.get("units")]
-    # a robot's computer, or a client of a server, applies the gains
-    parts += [policy.outputs.get(key) for key in ("units", "kp", "kd")]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    command, targets = policy.command or {}, policy.outputs
+    return {
+        "robot": policy.about["robot"],
+        "dt": policy.dt,
+        "readings": policy.needs,
+        "order of readings": policy.reads,
+        "joints": policy.joints,
+        "command": command.get("names"),
+        "units of the command": command.get("units"),
+        # a robot's computer, or a client of a server, applies the gains
+        **{f"{key} of the targets": targets.get(key) for key in ("units", "kp", "kd")},
+    }
 
 
 def check_name(what: str, name: str) -> None:

@@ -15,11 +15,11 @@ import pytest
 
 from gpusim_rl import registry
 from gpusim_rl.commands import registry as commands
-from gpusim_rl.commands import registry_page
 from gpusim_rl.commands.play_mode import DEMO
 from gpusim_rl.commands.registry import RefusedError
 from gpusim_rl.deploy.onboard.verdict import digest, read_verdict, with_verdict
 from gpusim_rl.gate import command as gate
+from gpusim_rl.serve import registry_page
 from gpusim_rl.serve.registry import RELEASED, Registry, interface
 from tests.acceptance import registry as acceptance
 from tests.acceptance.registry import NAME, PASS, demo_with

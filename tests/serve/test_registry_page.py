@@ -21,9 +21,9 @@ import pytest
 
 from gpusim_rl import registry
 from gpusim_rl.commands import registry as commands
-from gpusim_rl.commands import registry_page
-from gpusim_rl.commands.registry_page import LARGEST, ROW_LIMIT, PageServer, parse_form, words_of
+from gpusim_rl.serve import registry_page
 from gpusim_rl.serve.registry import Registry
+from gpusim_rl.serve.registry_page import LARGEST, ROW_LIMIT, PageServer, parse_form, words_of
 from tests.acceptance.registry import NAME, PASS, demo_with
 from tests.worlds import ROOT
 
@@ -87,7 +87,7 @@ def store(tmp_path) -> Registry:
 @pytest.fixture
 def page(tmp_path) -> Iterator[PageServer]:
     """The page of the store, in a thread of the test."""
-    server = PageServer(tmp_path / "store", 0)
+    server = PageServer(tmp_path / "store", 0, commands.VERBS)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
@@ -268,7 +268,7 @@ def test_a_form_is_read_byte_by_byte():
     fields, name = parse_form(KIND, form(file, verb="add", note="ü"))
     assert name == "walk.onnx"
     assert fields == {"verb": b"add", "note": "ü".encode(), "file": file}
-    assert words_of(fields, Path("f")) == ["add", "f", "note=ü"]
+    assert words_of(fields, Path("f"), commands.VERBS) == ["add", "f", "note=ü"]
 
 
 def test_many_versions_are_not_all_shown(store, page):
@@ -291,10 +291,10 @@ def test_many_versions_are_not_all_shown(store, page):
 def test_a_wrong_port_is_one_line(word, tmp_path):
     """A port is a number."""
     with pytest.raises(ValueError, match=f"{word}: expected a number from 0 to 65535"):
-        registry_page.serve(tmp_path, word.removeprefix("port="))
+        registry_page.serve(tmp_path, word.removeprefix("port="), {})
 
 
 def test_a_port_that_is_taken(page, tmp_path):
     """It is named."""
     with pytest.raises(OSError, match=f"^port={page.server_port}: Address already in use$"):
-        PageServer(tmp_path, page.server_port)
+        PageServer(tmp_path, page.server_port, {})
