@@ -31,6 +31,8 @@ from gpusim_rl.serve.registry import RELEASED, SHORT, Registry, Row, Verb, read_
 
 Folder = Path | str
 Version = int | str
+Config = dict[str, Any]  # sections `gate` and `ab`, and the seed
+Arguments = dict[str, Any]  # of a verb, by their names
 MAX_PACKED = 1 << 28  # bytes of the file of a version
 EVIDENCE = {"better_than": "better", "not_worse_than": "not_worse"}  # key → what is to be proved
 
@@ -202,7 +204,7 @@ def page(folder: Folder, *, port: str = "8090") -> None:
 # -- what they need --------------------------------------------------------------------------------
 
 
-def configuration(words: tuple[str, ...]) -> dict[str, Any]:
+def configuration(words: tuple[str, ...]) -> Config:
     """The sections `gate` and `ab`, and the seed; ValueError for a wrong word."""
     from gpusim_rl.config.compose import compose_plain
     from gpusim_rl.core import ranges
@@ -215,7 +217,7 @@ def configuration(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def judge(
-    registry: Registry, row: Row, path: Path, cfg: dict[str, Any], say: Callable[[str], None]
+    registry: Registry, row: Row, path: Path, cfg: Config, say: Callable[[str], None]
 ) -> None:
     """Let the gate judge a version, and record its verdict; RefusedError if it fails.
 
@@ -239,9 +241,7 @@ def judge(
         raise RefusedError(f"{which} fails the gate: {'; '.join(map(str, lines[:3]))}")
 
 
-def compared(
-    registry: Registry, a: Row, b: Row, cfg: dict[str, Any], say: Callable[[str], None]
-) -> Row:
+def compared(registry: Registry, a: Row, b: Row, cfg: Config, say: Callable[[str], None]) -> Row:
     """The report of the comparison of two versions with these settings, computed if it is new."""
     cfg = cfg | {"gate": cfg["gate"] | {"reported": []}}  # all scenarios are compared
     settings = key_of(cfg, "gate", "ab")
@@ -256,7 +256,7 @@ def compared(
     return report
 
 
-def key_of(cfg: dict[str, Any], *sections: str) -> str:
+def key_of(cfg: Config, *sections: str) -> str:
     """A hash of the seed and of sections of a configuration."""
     used = {key: cfg[key] for key in ("seed", *sections)}
     numbers = json.loads(json.dumps(used), parse_int=float)  # 1 and 1.0 are the same
@@ -284,19 +284,11 @@ def file_hash(file: Path) -> str:
 
 # -- the command line ------------------------------------------------------------------------------
 
-VERBS = {
-    "add": Verb(
-        add,
-        ("file",),
-        keys=("name", "run", "labels", "parent", "note"),
-        form=("name", "parent", "note"),  # the others name files of this machine
-    ),
+ADDED, PROMOTED = ("name", "parent", "note"), ("why", *EVIDENCE)
+VERBS = {  # run= and labels= name files of this machine, so no form has them
+    "add": Verb(add, ("file",), keys=(*ADDED, "run", "labels"), form=ADDED),
     "promote": Verb(
-        promote,
-        ("name", "version", "alias"),
-        keys=("why", *EVIDENCE),
-        settings=True,
-        form=("why", *EVIDENCE),
+        promote, ("name", "version", "alias"), keys=PROMOTED, settings=True, form=PROMOTED
     ),
     "rollback": Verb(rollback, ("name", "alias"), keys=("why",), form=("why",)),
     "history": Verb(history, ("name", "alias"), optional=1),
@@ -310,13 +302,13 @@ VERBS = {
 SETTINGS = ("gate.", "ab.", "seed")  # beginnings of keys that the gate and comparisons have
 
 
-def parse(words: list[str]) -> tuple[str, dict[str, Any], str, str]:
+def parse(words: list[str]) -> tuple[str, Arguments, str, str]:
     """The verb and its arguments, the registry and the format; ValueError for a wrong word."""
     name, *rest = words
     if name not in VERBS:
         raise ValueError(f"unknown command {name!r}: choose one of {', '.join(VERBS)}")
     verb, plain, settings = VERBS[name], [], []
-    keys: dict[str, Any] = {}
+    keys: Arguments = {}
     allowed = ("registry", "format", *verb.keys)
     for word in rest:
         key, equals, value = word.partition("=")
@@ -343,7 +335,7 @@ def parse(words: list[str]) -> tuple[str, dict[str, Any], str, str]:
     return name, arguments | ({"words": tuple(settings)} if verb.settings else {}), folder, form
 
 
-def as_text(verb: str, arguments: dict[str, Any], result: Any) -> str:
+def as_text(verb: str, arguments: Arguments, result: Any) -> str:
     """The result of a verb for people."""
     if verb == "list":
         return "\n".join(["name version digest verdict aliases added", *map(version_line, result)])

@@ -1,7 +1,7 @@
 """Metrics of the server, as Prometheus reads them."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -12,6 +12,9 @@ from prometheus_client.core import (
     Metric,
 )
 
+if TYPE_CHECKING:  # it imports this module
+    from gpusim_rl.serve.server import Server
+
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0)  # ends of the histogram
 
 
@@ -21,7 +24,7 @@ class Metrics:
     Counting is one call for each batch, since each step of a robot has only some microseconds.
 
     Args:
-        server: whose sessions and version are reported, a `Server`.
+        server: whose sessions and version are reported.
 
     Attributes:
         bad_messages: messages that were answered with an error.
@@ -29,7 +32,7 @@ class Metrics:
         swaps, refused_swaps: versions that took over, and that did not.
     """
 
-    def __init__(self, server: Any):
+    def __init__(self, server: "Server"):
         self.server = server
         self.steps = self.batches = self.faults = self.largest = 0
         self.bad_messages = self.refused_sessions = self.swaps = self.refused_swaps = 0

@@ -16,10 +16,11 @@ import json
 import re
 import sqlite3
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusim_rl.core.files import (
@@ -44,8 +45,13 @@ POLICY, ABOUT = "policy.onnx", "version.json"  # in the file of one version
 # Columns of the database that are numbers, digests and JSON; all others are text.
 NUMBERS, DIGESTS = ("version", "id", "bytes", "n"), ("digest", "a", "b")
 MAPS = ("lineage", "evidence", "report")
-JUDGED = {"success": int | float, "changed": dict, "complaints": list}  # in the report of a gate
-COMPARED = {"proved": bool, "line": str, "text": str}  # in that of a comparison
+Kind = type | UnionType
+JUDGED: dict[str, Kind] = {
+    "success": int | float,
+    "changed": dict,
+    "complaints": list,
+}  # in the report of a gate
+COMPARED: dict[str, Kind] = {"proved": bool, "line": str, "text": str}  # in that of a comparison
 Row = dict[str, Any]
 
 
@@ -143,7 +149,7 @@ class Registry:
             self.db.execute("begin immediate")
             yield
 
-    def rows(self, query: str, *values: Any) -> list[Row]:
+    def rows(self, query: str, *values: str | int | None) -> list[Row]:
         """The rows of a query, see `checked`."""
         with self.one_line_errors():
             rows = [dict(row) for row in self.db.execute(query, values)]
@@ -152,7 +158,7 @@ class Registry:
         except ValueError as error:
             raise ValueError(f"{self.folder / 'registry.db'} is damaged: {error}") from None
 
-    def insert(self, table: str, **values: Any) -> int:
+    def insert(self, table: str, **values: str | int) -> int:
         """Add a row with who and when, and return its number."""
         values |= {"at": now(), "by": self.by}
         marks = ", ".join("?" * len(values))
@@ -252,7 +258,7 @@ class Registry:
         line = "select * from comparison where a=? and b=? and settings=? order by id desc limit 1"
         return self.reported(self.rows(line, a, b, settings), COMPARED)
 
-    def reported(self, rows: list[Row], entries: dict[str, Any]) -> Row | None:
+    def reported(self, rows: list[Row], entries: Mapping[str, Kind]) -> Row | None:
         """The one row, if there is any; ValueError if its report lacks an entry of such a type."""
         for name, kind in entries.items() if rows else ():
             if not isinstance(rows[0]["report"].get(name), kind):
