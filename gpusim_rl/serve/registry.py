@@ -16,7 +16,7 @@ import json
 import re
 import sqlite3
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,13 +45,9 @@ POLICY, ABOUT = "policy.onnx", "version.json"  # in the file of one version
 # Columns of the database that are numbers, digests and JSON; all others are text.
 NUMBERS, DIGESTS = ("version", "id", "bytes", "n"), ("digest", "a", "b")
 MAPS = ("lineage", "evidence", "report")
-Kind = type | UnionType
-JUDGED: dict[str, Kind] = {
-    "success": int | float,
-    "changed": dict,
-    "complaints": list,
-}  # in the report of a gate
-COMPARED: dict[str, Kind] = {"proved": bool, "line": str, "text": str}  # in that of a comparison
+Entries = dict[str, type | UnionType]  # of a report
+JUDGED: Entries = {"success": int | float, "changed": dict, "complaints": list}  # of a gate's
+COMPARED: Entries = {"proved": bool, "line": str, "text": str}  # of a comparison's
 Row = dict[str, Any]
 
 
@@ -258,7 +254,7 @@ class Registry:
         line = "select * from comparison where a=? and b=? and settings=? order by id desc limit 1"
         return self.reported(self.rows(line, a, b, settings), COMPARED)
 
-    def reported(self, rows: list[Row], entries: Mapping[str, Kind]) -> Row | None:
+    def reported(self, rows: list[Row], entries: Entries) -> Row | None:
         """The one row, if there is any; ValueError if its report lacks an entry of such a type."""
         for name, kind in entries.items() if rows else ():
             if not isinstance(rows[0]["report"].get(name), kind):

@@ -235,9 +235,7 @@ class Server:
     @asynccontextmanager
     async def listen(self, listener: socket.socket) -> AsyncIterator[None]:
         """Answer what comes to a socket, and follow the alias, within a `with`."""
-        connections: dict[
-            ServerConnection, asyncio.Transport
-        ] = {}  # in the order in which they came
+        connections: dict[ServerConnection, Any] = {}  # in the order in which they came
         most = self.settings["sessions"] + SPARE
 
         class Connection(ServerConnection):
@@ -264,20 +262,12 @@ class Server:
                 connections.pop(self, None)
                 super().connection_lost(exc)
 
-        async with serve(
-            self.session,
-            sock=listener,
-            backlog=ACCEPTED,
-            # it would print a traceback for each connection that is cut
-            logger=logging.Logger("serve", logging.CRITICAL + 1),
-            max_size=self.settings["message_bytes"],
-            max_queue=QUEUE,
-            open_timeout=OPENING,
-            close_timeout=CLOSING,
-            compression=None,
-            create_connection=Connection,
-            process_request=self.request,
-        ):
+        # it would print a traceback for each connection that is cut
+        options: dict[str, Any] = dict(logger=logging.Logger("serve", logging.CRITICAL + 1))
+        options |= dict(max_size=self.settings["message_bytes"], max_queue=QUEUE)
+        options |= dict(open_timeout=OPENING, close_timeout=CLOSING, compression=None)
+        options |= dict(create_connection=Connection, process_request=self.request)
+        async with serve(self.session, sock=listener, backlog=ACCEPTED, **options):
             listener.listen(WAITING)
             follow = asyncio.create_task(self.follow(self.alias)) if self.alias else None
             try:

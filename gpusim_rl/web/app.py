@@ -19,6 +19,7 @@ from gpusim_rl.web.pace import Every, Pace
 from gpusim_rl.web.policy_panel import PolicyPanel, run_choices
 from gpusim_rl.web.requirements import check_versions
 from gpusim_rl.web.server import PORT, open_server, quiet
+from gpusim_rl.web.share import sender
 
 PICTURE, READ, LOOK = 1 / 30, 0.25, 2.0  # s between pictures, numbers, and looks for checkpoints
 SELDOM = 0.2  # s between pictures of a simulation that is behind real time
@@ -145,11 +146,11 @@ class Web:
             panel.say(str(error))
             panel.show_checkpoint()
 
-    def share(self, panel: PolicyPanel, kind: str, client: viser.ClientHandle) -> None:
+    def share(self, panel: PolicyPanel, kind: str, client: viser.ClientHandle | None) -> None:
         """Send a page the film or the file that it asked for."""
         touring = self.sliders.touring.value
         command = None if touring else self.sliders.command(panel.rollout.about, panel.time)
-        panel.share_file(kind, client, command)
+        panel.share_file(kind, sender(client), command)
 
     def stop(self) -> None:
         """End what is being made for a page."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import viser
+from viser import ViserServer
 
 from gpusim_rl.core.errors import printable
 from gpusim_rl.viewer.target import angles, leaning, plain_columns, rotations
@@ -49,7 +50,7 @@ class Controls:
 
     def __init__(
         self,
-        server: viser.ViserServer,
+        server: ViserServer,
         requests: Requests,
         worlds: int,
         restart: Request,
@@ -123,7 +124,7 @@ class Sliders:
     """
 
     def __init__(
-        self, server: viser.ViserServer, requests: Requests, fixed: Sequence[float], seconds: float
+        self, server: ViserServer, requests: Requests, fixed: Sequence[float], seconds: float
     ):
         self.gui, self.requests, self.seconds = server.gui, requests, seconds
         self.fixed = np.array(fixed, float)
@@ -242,7 +243,7 @@ class Plot:
         height: of it [pixels].
     """
 
-    def __init__(self, gui: viser.GuiApi, title: str, height: int = 200):
+    def __init__(self, gui: Any, title: str, height: int = 200):
         self.gui, self.title, self.height, self.chart = gui, short(title), height, None
         self.names: list[str] = []
         self.rows: deque[list[float]] = deque(maxlen=PLOTTED)

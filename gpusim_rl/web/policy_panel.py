@@ -16,7 +16,7 @@ from gpusim_rl.runs.run import Run
 from gpusim_rl.web.controls import LAST as LOWEST
 from gpusim_rl.web.controls import LONGEST, Plot, short
 from gpusim_rl.web.scene import Scene
-from gpusim_rl.web.share import FILM, ONNX, Share, file_name, sender
+from gpusim_rl.web.share import FILM, ONNX, Send, Share, file_name
 
 RUNS = 50  # runs to choose from
 LAST = "last"  # checkpoint
@@ -172,15 +172,15 @@ class PolicyPanel:
             for plot in (*self.answers, *self.plots):
                 plot.draw()
 
-    def share_file(self, kind: str, client: viser.ClientHandle, command: np.ndarray | None) -> None:
+    def share_file(self, kind: str, send: Send, command: np.ndarray | None) -> None:
         """Send a film or the policy to a page.
 
         Args:
             kind: FILM or ONNX.
-            client: the page.
+            send: takes its name and its content.
             command: (n,) that the film shows; None: a tour.
         """
-        name, send = file_name(self.label), sender(client)
+        name = file_name(self.label)
         try:
             ready = self.exported() if self.acting == LAST else None
             if kind == ONNX and ready:

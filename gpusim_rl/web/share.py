@@ -104,10 +104,11 @@ def file_name(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", label.removesuffix(".onnx")).strip("-.") or "policy"
 
 
-def sender(client: viser.ClientHandle) -> Send:
+def sender(client: viser.ClientHandle | None) -> Send:
     """What sends a file to a page, which saves it; a page that is gone gets none."""
 
     def send(name: str, content: bytes) -> None:
-        client.send_file_download(name, content, save_immediately=True)
+        if client:
+            client.send_file_download(name, content, save_immediately=True)
 
     return send
