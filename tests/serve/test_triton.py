@@ -129,18 +129,3 @@ def test_names_of_a_stranger(tmp_path):
     for name in ("../up", 'a"', "", ".hidden"):
         with pytest.raises(ValueError, match="is no name of a model"):
             triton.config(policy, name)
-
-
-@pytest.mark.parametrize(
-    "words, says",
-    [
-        ("mode=triton out=models", "mode=triton needs onnx=FILE and out=DIRECTORY"),
-        (f"mode=triton onnx={DEMO}", "mode=triton needs onnx=FILE and out=DIRECTORY"),
-        (f"mode=triton onnx={DEMO} out=none/models", "out=none/models: no directory none"),
-        (f"mode=triton onnx={DEMO} run=a out=models", "onnx= is a policy by itself"),
-    ],
-)
-def test_mistakes_are_one_line(words, says):
-    """Each is answered before anything is loaded or written."""
-    with pytest.raises((ValueError, OSError), match=re.escape(says)):
-        choose_mode(compose_plain("play", words.split()))
