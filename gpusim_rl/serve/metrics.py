@@ -1,7 +1,7 @@
 """Metrics of the server, as Prometheus reads them."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -12,9 +12,6 @@ from prometheus_client.core import (
     Metric,
 )
 
-if TYPE_CHECKING:  # it imports this module
-    from gpusim_rl.serve.server import Server
-
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0)  # ends of the histogram
 
 
@@ -24,7 +21,7 @@ class Metrics:
     Counting is one call for each batch, since each step of a robot has only some microseconds.
 
     Args:
-        server: whose sessions and version are reported.
+        server: whose sessions and version are reported, a `Server`.
 
     Attributes:
         bad_messages: messages that were answered with an error.
@@ -32,7 +29,7 @@ class Metrics:
         swaps, refused_swaps: versions that took over, and that did not.
     """
 
-    def __init__(self, server: "Server"):
+    def __init__(self, server: Any):
         self.server = server
         self.steps = self.batches = self.faults = self.largest = 0
         self.bad_messages = self.refused_sessions = self.swaps = self.refused_swaps = 0
