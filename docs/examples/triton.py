@@ -21,6 +21,7 @@ ROBOTS = 256  # of a batch at most, and of those that wait
 IDLE = 5_000_000  # µs without a request after which a robot is forgotten
 DELAY = 1000  # µs that a batch waits for more requests
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # of a task or a tensor, which names a file, too
+Entry = dict[str, Any]  # a tensor of a policy's description
 TYPES = {
     "float32": "TYPE_FP32",
     "float64": "TYPE_FP64",
@@ -94,12 +95,12 @@ def config(policy: Policy, name: str) -> str:
     )
 
 
-def tensor(entry: dict[str, Any]) -> str:
+def tensor(entry: Entry) -> str:
     """An input or an output."""
     return f'  {{ name: "{entry["name"]}" {kind_of(entry)} }}'
 
 
-def kind_of(entry: dict[str, Any]) -> str:
+def kind_of(entry: Entry) -> str:
     """The type and the shape of a tensor for one robot."""
     shape = ", ".join(map(str, entry["shape"] or [1]))
     return f"data_type: {TYPES[entry['type']]} dims: [ {shape} ]"

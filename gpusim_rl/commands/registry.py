@@ -27,10 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from gpusim_rl.core import errors
-from gpusim_rl.serve.registry import RELEASED, SHORT, Registry, Row, read_exported
+from gpusim_rl.serve.registry import RELEASED, SHORT, Registry, Row, Verb, read_exported
 
 Folder = Path | str
 Version = int | str
+Config = dict[str, Any]  # sections `gate` and `ab`, and the seed
+Arguments = dict[str, Any]  # of a verb, by their names
 MAX_PACKED = 1 << 28  # bytes of the file of a version
 EVIDENCE = {"better_than": "better", "not_worse_than": "not_worse"}  # key → what is to be proved
 
@@ -71,7 +73,7 @@ def add(
     path = Path(file)
     policy, _ = player.open_onnx(path)
     verdict_of(path)  # its ValueError names the file
-    registry, name = Registry(Path(folder), create=True), name or str(policy.about["task"])
+    registry, name = Registry(folder, create=True), name or str(policy.about["task"])
     lineage = dict(policy.about.get("lineage", {})) | lineage_of(path, run)
     if labels is not None:
         lineage["labels"] = file_hash(Path(labels))
@@ -105,7 +107,7 @@ def promote(
         RefusedError: the gate or the comparison speaks against it.
         ValueError: there is no such version, or it may not be released.
     """
-    registry, evidence = Registry(Path(folder)), {}
+    registry, evidence = Registry(folder), {}
     row, path = registry.version(name, version), registry.path(name, version)
     cfg = configuration(words)
     for key, other in (("better_than", better_than), ("not_worse_than", not_worse_than)):
@@ -122,17 +124,17 @@ def promote(
 
 def rollback(folder: Folder, name: str, alias: str, *, why: str = "") -> Row:
     """Point an alias at the version that it was before; its row. ValueError if there is none."""
-    return Registry(Path(folder)).rollback(name, alias, why)
+    return Registry(folder).rollback(name, alias, why)
 
 
 def history(folder: Folder, name: str, alias: str | None = None) -> list[Row]:
     """The events of a name or of one alias: action, version, who (`by`), when (`at`) and why."""
-    return Registry(Path(folder)).history(name, alias)
+    return Registry(folder).history(name, alias)
 
 
 def list_versions(folder: Folder, name: str | None = None) -> list[Row]:
     """All versions or those of a name, each with its aliases and its last verdict."""
-    return Registry(Path(folder)).list(name)
+    return Registry(folder).list(name)
 
 
 def compare(
@@ -147,7 +149,7 @@ def compare(
     """The report of an A/B comparison of two versions, which is recorded."""
     from gpusim_rl.gate.settings import check_compared
 
-    registry, cfg = Registry(Path(folder)), configuration(words)
+    registry, cfg = Registry(folder), configuration(words)
     check_compared(cfg)
     first, second = registry.version(name, a), registry.version(name, b)
     return compared(registry, first, second, cfg, say)
@@ -160,7 +162,7 @@ def export(folder: Folder, name: str, version: Version, out: Folder) -> None:
     """
     from gpusim_rl.config import validate
 
-    registry = Registry(Path(folder))
+    registry = Registry(folder)
     files = [registry.folder / "registry.db", registry.path(name, version)]
     validate.writable("file", str(out), inputs=map(str, files))
     registry.export(name, version, Path(out))
@@ -180,7 +182,7 @@ def import_version(folder: Folder, file: Folder) -> Row:
         path = Path(draft) / "policy.onnx"
         path.write_bytes(data)
         policy, _ = player.open_onnx(path)
-    registry = Registry(Path(folder), create=True)
+    registry = Registry(folder, create=True)
     return registry.add(policy, about["name"], about["lineage"], about["note"])
 
 
@@ -189,13 +191,20 @@ def retain(folder: Folder, name: str, count: int) -> list[int]:
 
     What an alias is, or can be rolled back to, stays.
     """
-    return Registry(Path(folder)).retain(name, count)
+    return Registry(folder).retain(name, count)
+
+
+def page(folder: Folder, *, port: str = "8090") -> None:
+    """Show the registry's page until Ctrl-C; ValueError or OSError unless the port is free."""
+    from gpusim_rl.serve import registry_page
+
+    registry_page.serve(Path(folder), port, VERBS)
 
 
 # -- what they need --------------------------------------------------------------------------------
 
 
-def configuration(words: tuple[str, ...]) -> dict[str, Any]:
+def configuration(words: tuple[str, ...]) -> Config:
     """The sections `gate` and `ab`, and the seed; ValueError for a wrong word."""
     from gpusim_rl.config.compose import compose_plain
     from gpusim_rl.core import ranges
@@ -208,7 +217,7 @@ def configuration(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def judge(
-    registry: Registry, row: Row, path: Path, cfg: dict[str, Any], say: Callable[[str], None]
+    registry: Registry, row: Row, path: Path, cfg: Config, say: Callable[[str], None]
 ) -> None:
     """Let the gate judge a version, and record its verdict; RefusedError if it fails.
 
@@ -216,24 +225,23 @@ def judge(
     """
     settings, last = key_of(cfg, "gate"), registry.judgement(row["digest"])
     which = f"version {row['version']} of {row['name']}"
-    if last is None or last["settings"] != settings:
+    if last and last["settings"] == settings:
+        verdict = last["report"]
+    else:
         from gpusim_rl.gate.command import report_of, text
         from gpusim_rl.gate.judge import make_verdict
 
         report = report_of(path, cfg["gate"], cfg["seed"], which)
         for line in text(report).splitlines():
             say(line)
-        registry.record_judgement(row["digest"], make_verdict(report, cfg["gate"]), settings)
-        last = registry.judgement(row["digest"])
-    assert last is not None
-    if last["verdict"] != "pass":
-        lines = last["report"]["complaints"]
+        verdict = make_verdict(report, cfg["gate"])
+        registry.record_judgement(row["digest"], verdict, settings)
+    if verdict["verdict"] != "pass":
+        lines = verdict["complaints"]
         raise RefusedError(f"{which} fails the gate: {'; '.join(map(str, lines[:3]))}")
 
 
-def compared(
-    registry: Registry, a: Row, b: Row, cfg: dict[str, Any], say: Callable[[str], None]
-) -> Row:
+def compared(registry: Registry, a: Row, b: Row, cfg: Config, say: Callable[[str], None]) -> Row:
     """The report of the comparison of two versions with these settings, computed if it is new."""
     cfg = cfg | {"gate": cfg["gate"] | {"reported": []}}  # all scenarios are compared
     settings = key_of(cfg, "gate", "ab")
@@ -248,7 +256,7 @@ def compared(
     return report
 
 
-def key_of(cfg: dict[str, Any], *sections: str) -> str:
+def key_of(cfg: Config, *sections: str) -> str:
     """A hash of the seed and of sections of a configuration."""
     used = {key: cfg[key] for key in ("seed", *sections)}
     numbers = json.loads(json.dumps(used), parse_int=float)  # 1 and 1.0 are the same
@@ -276,94 +284,71 @@ def file_hash(file: Path) -> str:
 
 # -- the command line ------------------------------------------------------------------------------
 
-COMMANDS: dict[str, tuple[int, int]] = {  # how many words each takes, at least and at most
-    "add": (1, 1),
-    "promote": (3, 3),
-    "rollback": (2, 2),
-    "history": (1, 2),
-    "list": (0, 1),
-    "compare": (3, 3),
-    "export": (3, 3),
-    "import": (1, 1),
-    "retain": (2, 2),
-    "page": (0, 0),
-}
-KEYS = {  # of each command, beside registry= and format=
-    "add": ("name", "run", "labels", "parent", "note"),
-    "promote": ("why", *EVIDENCE),
-    "rollback": ("why",),
-    "page": ("port",),
+ADDED, PROMOTED = ("name", "parent", "note"), ("why", *EVIDENCE)
+VERBS = {  # run= and labels= name files of this machine, so no form has them
+    "add": Verb(add, ("file",), keys=(*ADDED, "run", "labels"), form=ADDED),
+    "promote": Verb(
+        promote, ("name", "version", "alias"), keys=PROMOTED, settings=True, form=PROMOTED
+    ),
+    "rollback": Verb(rollback, ("name", "alias"), keys=("why",), form=("why",)),
+    "history": Verb(history, ("name", "alias"), optional=1),
+    "list": Verb(list_versions, ("name",), optional=1),
+    "compare": Verb(compare, ("name", "a", "b"), settings=True, form=()),
+    "export": Verb(export, ("name", "version", "out")),
+    "import": Verb(import_version, ("file",)),
+    "retain": Verb(retain, ("name", "count")),
+    "page": Verb(page, keys=("port",)),
 }
 SETTINGS = ("gate.", "ab.", "seed")  # beginnings of keys that the gate and comparisons have
 
 
-def parse(words: list[str]) -> tuple[str, list[str], dict[str, str], tuple[str, ...]]:
-    """The command, its words, its keys and its settings; ValueError for a wrong word."""
-    command, *rest = words
-    if command not in COMMANDS:
-        raise ValueError(f"unknown command {command!r}: choose one of {', '.join(COMMANDS)}")
-    plain, keys, settings = [], {}, []
-    allowed = ("registry", "format", *KEYS.get(command, ()))
+def parse(words: list[str]) -> tuple[str, Arguments, str, str]:
+    """The verb and its arguments, the registry and the format; ValueError for a wrong word."""
+    name, *rest = words
+    if name not in VERBS:
+        raise ValueError(f"unknown command {name!r}: choose one of {', '.join(VERBS)}")
+    verb, plain, settings = VERBS[name], [], []
+    keys: Arguments = {}
+    allowed = ("registry", "format", *verb.keys)
     for word in rest:
         key, equals, value = word.partition("=")
         if not equals:
             plain.append(word)
-        elif key.startswith(SETTINGS) and command in ("promote", "compare"):
+        elif key.startswith(SETTINGS) and verb.settings:
             settings.append(word)
         elif key in allowed and key not in keys:
             keys[key] = value
         else:
-            raise ValueError(f"{word}: {command} takes the keys {', '.join(allowed)}, each once")
-    least, most = COMMANDS[command]
-    if not least <= len(plain) <= most:
-        raise ValueError(f"{command} takes {least} to {most} words, not {len(plain)}: see --help")
-    if keys.get("format", "text") not in ("text", "json"):
-        raise ValueError(f"format={keys['format']}: choose one of text, json")
-    return command, plain, keys, tuple(settings)
+            raise ValueError(f"{word}: {name} takes the keys {', '.join(allowed)}, each once")
+    most = len(verb.words)
+    if not most - verb.optional <= len(plain) <= most:
+        least = most - verb.optional
+        raise ValueError(f"{name} takes {least} to {most} words, not {len(plain)}: see --help")
+    folder, form = keys.pop("registry", "registry"), keys.pop("format", "text")
+    if form not in ("text", "json"):
+        raise ValueError(f"format={form}: choose one of text, json")
+    arguments = dict(zip(verb.words, plain, strict=False)) | keys
+    if name == "retain":
+        if not arguments["count"].isdecimal():
+            raise ValueError(f"retain {arguments['count']}: expected how many versions stay")
+        arguments["count"] = int(arguments["count"])
+    return name, arguments | ({"words": tuple(settings)} if verb.settings else {}), folder, form
 
 
-def run_command(
-    command: str, plain: list[str], folder: str, keys: dict[str, Any], words: tuple[str, ...]
-) -> Any:
-    """Do what a command line says; what is printed."""
-    if command == "promote":
-        return promote(folder, *plain, words=words, **keys)  # pyright: ignore
-    if command == "compare":
-        return compare(folder, *plain, words=words)  # pyright: ignore
-    if command == "retain":
-        if not plain[1].isdecimal():
-            raise ValueError(f"retain {plain[1]}: expected how many versions stay")
-        return retain(folder, plain[0], int(plain[1]))
-    if command == "page":
-        from gpusim_rl.commands import registry_page
-
-        return registry_page.serve(Path(folder), keys.get("port", str(registry_page.PORT)))
-    functions: dict[str, Callable[..., Any]] = {
-        "add": add,
-        "rollback": rollback,
-        "history": history,
-        "list": list_versions,
-        "export": export,
-        "import": import_version,
-    }
-    return functions[command](folder, *plain, **keys)
-
-
-def as_text(command: str, plain: list[str], result: Any) -> str:
-    """The result of a command for people."""
-    if command == "list":
+def as_text(verb: str, arguments: Arguments, result: Any) -> str:
+    """The result of a verb for people."""
+    if verb == "list":
         return "\n".join(["name version digest verdict aliases added", *map(version_line, result)])
-    if command == "history":
+    if verb == "history":
         return "\n".join(map(event_line, result))
-    if command == "compare":
+    if verb == "compare":
         return result["text"]
-    if command == "retain":
-        return f"removed the files of {len(result)} versions of {plain[0]}"
-    if command == "export":
-        return f"wrote {plain[2]}"
-    name = f"{result['name']} version {result['version']}, {result['digest'][:SHORT]}"
-    alias = {"promote": plain[2:], "rollback": plain[1:]}.get(command)
-    return f"{alias[0]}: {name}" if alias else name
+    if verb == "retain":
+        return f"removed the files of {len(result)} versions of {arguments['name']}"
+    if verb == "export":
+        return f"wrote {arguments['out']}"
+    line = f"{result['name']} version {result['version']}, {result['digest'][:SHORT]}"
+    return f"{arguments['alias']}: {line}" if "alias" in arguments else line
 
 
 def version_line(row: Row) -> str:
@@ -390,14 +375,13 @@ def main() -> None:
         print(__doc__)
         raise SystemExit(0 if words else 2)
     with errors.one_line_errors():
-        command, plain, keys, settings = parse(words)
-        folder, form = keys.pop("registry", "registry"), keys.pop("format", "text")
+        verb, arguments, folder, form = parse(words)
         try:
-            result = run_command(command, plain, folder, keys, settings)
+            result = VERBS[verb].call(folder, **arguments)
         except RefusedError as error:
             errors.exit_with_error(str(error), 1)
         except KeyboardInterrupt:
             raise SystemExit(130) from None
-    text = json.dumps(result, indent=2) if form == "json" else as_text(command, plain, result)
+    text = json.dumps(result, indent=2) if form == "json" else as_text(verb, arguments, result)
     for line in text.splitlines():
         print(errors.printable(line))

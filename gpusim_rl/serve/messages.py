@@ -13,12 +13,12 @@ import numpy as np
 TYPES = {kind.str: kind for kind in map(np.dtype, "e f d ? b h i q B H I Q".split())}
 
 
-def pack(value: Any) -> bytes:
+def pack(value: object) -> bytes:
     """A message of plain values and arrays."""
     return msgpack.packb(value, default=packed_array) or b""
 
 
-def packed_array(x: Any) -> dict[bytes, Any]:
+def packed_array(x: np.ndarray | np.generic) -> dict[bytes, object]:
     """An array or a number of NumPy as a map."""
     if isinstance(x, np.ndarray):
         return {
@@ -44,7 +44,7 @@ def unpack(message: bytes | str) -> dict[str, Any]:
     return values
 
 
-def unpacked_array(x: dict[Any, Any]) -> Any:
+def unpacked_array(x: dict[bytes, Any]) -> object:
     """The array or number that a map stands for; other maps stay."""
     if b"__ndarray__" in x:
         return np.frombuffer(x[b"data"], TYPES[x[b"dtype"]]).reshape(x[b"shape"])

@@ -4,19 +4,17 @@ Nothing here knows of a network. A session of one robot is a row of each array o
 many robots has as many rows.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gpusim_rl.deploy.onboard.verdict import digest
-from gpusim_rl.deploy.runtime import Array, Policy
+from gpusim_rl.deploy.runtime import Array, Policy, Readings
 from gpusim_rl.play.player import check_operators
+from gpusim_rl.serve.registry import interface
 
 DIGITS = 12  # of a digest, as answers and pages show it
 LARGEST = 1 << 30  # bytes of the memory of all sessions
-GAINS = ("units", "kp", "kd")  # of the targets, which a client applies
 Rows = int | Array  # of a session: one, or (n,) numbers of the rows of n robots
 
 
@@ -46,19 +44,10 @@ class Version:
         self.name, about = self.digest[:DIGITS], policy.about
         command = policy.command or {}
         self.widths = policy.needs | ({"command": len(command["names"])} if command else {})
-        self.interface = {
-            "robot": about["robot"],
-            "dt": policy.dt,
-            "readings": self.widths,
-            "order of joints": [policy.reads, policy.joints],
-            "command": [command.get("names"), command.get("units")],
-            "targets": [policy.outputs.get(key) for key in GAINS],
-        }
-        # files of before `of` have no other name for it
-        owners = {x["name"]: x.get("of", x["name"]) for x in about["memory"]}
-        self.network = {name for name, owner in owners.items() if owner == "actor"}
+        self.interface = interface(policy)
+        self.network = {x["name"] for x in about["memory"] if x.get("of") == "actor"}
 
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, object]:
         """What a client has to know: the first message of a session."""
         policy, about = self.policy, self.policy.about
         return {
@@ -116,7 +105,7 @@ class Pool:
         for name, start in self.version.policy.start.items():
             self.memory[name][rows] = start[0]
 
-    def write(self, rows: Rows, values: Mapping[str, Any]) -> None:
+    def write(self, rows: Rows, values: Readings) -> None:
         """Take the readings of a session, and its command, as `Policy.act` does.
 
         Those of many robots are arrays (n, width); a command (width,) is that of each, and
@@ -187,7 +176,7 @@ class Pool:
         self.version = version
 
 
-def of_each(name: str, x: Any, shape: tuple[int, ...]) -> Array:
+def of_each(name: str, x: object, shape: tuple[int, ...]) -> Array:
     """A reading of many robots in its shape (n, width); ValueError if it has another one."""
     x = np.asarray(x, np.float32)
     if x.shape != shape and not (name == "command" and x.shape == shape[1:]):

@@ -16,11 +16,12 @@ import json
 import re
 import sqlite3
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusim_rl.core.files import (
     LARGEST,
@@ -32,6 +33,9 @@ from gpusim_rl.core.files import (
 )
 from gpusim_rl.deploy.onboard.verdict import cut, digest, read_verdict, with_verdict
 
+if TYPE_CHECKING:  # it loads onnxruntime
+    from gpusim_rl.deploy.runtime import Policy
+
 CANDIDATE, RELEASED = "candidate", "released"  # the second needs a pass of the gate
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")  # of a policy or an alias
 LIKE_A_VERSION = re.compile(r"\d+|[0-9a-f]{6,}")  # what no alias is called
@@ -41,9 +45,30 @@ POLICY, ABOUT = "policy.onnx", "version.json"  # in the file of one version
 # Columns of the database that are numbers, digests and JSON; all others are text.
 NUMBERS, DIGESTS = ("version", "id", "bytes", "n"), ("digest", "a", "b")
 MAPS = ("lineage", "evidence", "report")
-JUDGED = {"success": int | float, "changed": dict, "complaints": list}  # in the report of a gate
-COMPARED = {"proved": bool, "line": str, "text": str}  # in that of a comparison
+Entries = dict[str, type | UnionType]  # of a report
+JUDGED: Entries = {"success": int | float, "changed": dict, "complaints": list}  # of a gate's
+COMPARED: Entries = {"proved": bool, "line": str, "text": str}  # of a comparison's
 Row = dict[str, Any]
+
+
+class Verb(NamedTuple):
+    """What the command line takes of a verb, and a form of the page.
+
+    Attributes:
+        call: takes the registry's directory, then the words and keys by their names.
+        words: in order, of which `optional` may be missing at the end.
+        keys: KEY=VALUE, each of which may be missing.
+        settings: whether it takes settings of the gate and of comparisons, as `words`.
+        form: keys that a form has, too; None if the page has no form of it.
+    """
+
+    call: Callable[..., Any]
+    words: tuple[str, ...] = ()
+    optional: int = 0
+    keys: tuple[str, ...] = ()
+    settings: bool = False
+    form: tuple[str, ...] | None = None
+
 
 SCHEMA = """
 create table if not exists version (
@@ -83,7 +108,7 @@ class Registry:
         ValueError: its database is damaged or lost, or another process has held it for a minute.
     """
 
-    def __init__(self, folder: Path, *, create: bool = False, by: str | None = None):
+    def __init__(self, folder: Path | str, *, create: bool = False, by: str | None = None):
         self.folder, self.by = Path(folder), by or user_name()
         file = self.folder / "registry.db"
         if not file.is_file() and not create:
@@ -120,7 +145,7 @@ class Registry:
             self.db.execute("begin immediate")
             yield
 
-    def rows(self, query: str, *values: Any) -> list[Row]:
+    def rows(self, query: str, *values: str | int | None) -> list[Row]:
         """The rows of a query, see `checked`."""
         with self.one_line_errors():
             rows = [dict(row) for row in self.db.execute(query, values)]
@@ -129,7 +154,7 @@ class Registry:
         except ValueError as error:
             raise ValueError(f"{self.folder / 'registry.db'} is damaged: {error}") from None
 
-    def insert(self, table: str, **values: Any) -> int:
+    def insert(self, table: str, **values: str | int) -> int:
         """Add a row with who and when, and return its number."""
         values |= {"at": now(), "by": self.by}
         marks = ", ".join("?" * len(values))
@@ -138,7 +163,7 @@ class Registry:
 
     # -- versions ----------------------------------------------------------------------------------
 
-    def add(self, policy: Any, name: str, lineage: Row, note: str = "") -> Row:
+    def add(self, policy: "Policy", name: str, lineage: Row, note: str = "") -> Row:
         """Record a policy as the next version of a name; a controller that it has stays the same.
 
         A verdict in the file is not recorded, since it is no signature.
@@ -157,7 +182,9 @@ class Registry:
         with self.transaction():
             if not self.rows("select version from version where name=? and digest=?", name, key):
                 last = "select coalesce(max(version), 0) n from version where name=?"
-                about = {"digest": key, "bytes": len(data), "interface": interface(policy)}
+                parts = json.dumps([*interface(policy).values()], sort_keys=True)
+                about = {"digest": key, "bytes": len(data)}
+                about |= {"interface": hashlib.sha256(parts.encode()).hexdigest()}
                 about |= {"lineage": json.dumps(lineage), "note": note}
                 number = self.rows(last, name)[0]["n"] + 1
                 self.insert("version", name=name, version=number, **about)
@@ -227,7 +254,7 @@ class Registry:
         line = "select * from comparison where a=? and b=? and settings=? order by id desc limit 1"
         return self.reported(self.rows(line, a, b, settings), COMPARED)
 
-    def reported(self, rows: list[Row], entries: dict[str, Any]) -> Row | None:
+    def reported(self, rows: list[Row], entries: Entries) -> Row | None:
         """The one row, if there is any; ValueError if its report lacks an entry of such a type."""
         for name, kind in entries.items() if rows else ():
             if not isinstance(rows[0]["report"].get(name), kind):
@@ -294,8 +321,7 @@ class Registry:
             if len(trail) < 2:
                 raise ValueError(f"{alias} of {name} had no version before")
             row = self.version(name, trail[-2])
-            if not self.is_whole(row["digest"]):
-                raise ValueError(f"the file of version {trail[-2]} of {name} is not whole: add it")
+            self.path(name, trail[-2])
             why = why or f"instead of version {trail[-1]}"
             about = {"action": "rollback", "why": why, "evidence": "{}"}
             self.insert("event", name=name, alias=alias, version=trail[-2], **about)
@@ -434,17 +460,23 @@ def checked(row: Row) -> Row:
     return row | {key: read_map(row[key]) for key in MAPS if key in row}
 
 
-def interface(policy: Any) -> str:
-    """A hash of what a policy reads, follows and drives, and how often.
+def interface(policy: "Policy") -> Row:
+    """What a policy reads, follows and drives, and how often, by name.
 
     Two policies of one interface can take each other's place.
     """
-    about, command = policy.about, policy.command or {}
-    parts = [about["robot"], policy.dt, policy.needs, policy.reads, policy.joints]
-    parts += [command.get("names"), command.get("units")]
-    # a robot's computer, or a client of a server, applies the gains
-    parts += [policy.outputs.get(key) for key in ("units", "kp", "kd")]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    command, targets = policy.command or {}, policy.outputs
+    return {
+        "robot": policy.about["robot"],
+        "dt": policy.dt,
+        "readings": policy.needs,
+        "order of readings": policy.reads,
+        "joints": policy.joints,
+        "command": command.get("names"),
+        "units of the command": command.get("units"),
+        # a robot's computer, or a client of a server, applies the gains
+        **{f"{key} of the targets": targets.get(key) for key in ("units", "kp", "kd")},
+    }
 
 
 def check_name(what: str, name: str) -> None:

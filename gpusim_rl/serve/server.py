@@ -22,7 +22,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import DATA_OPCODES, CloseCode, Frame, Opcode
 from websockets.http11 import Request, Response
-from websockets.protocol import State
+from websockets.protocol import Event, State
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_text
@@ -241,14 +241,14 @@ class Server:
         class Connection(ServerConnection):
             """One connection, for which the oldest that has not opened goes if there are many."""
 
-            def connection_made(self, transport: Any) -> None:
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 super().connection_made(transport)
                 connections[self] = transport
                 if len(connections) > most:
                     opening = (y for x, y in connections.items() if x.state is State.CONNECTING)
                     next(y for y in opening if not y.is_closing()).abort()
 
-            def process_event(self, event: Any) -> None:
+            def process_event(self, event: Event) -> None:
                 if isinstance(event, Frame) and event.opcode in DATA_OPCODES:
                     more = event.opcode is Opcode.CONT
                     self.fragments = self.fragments + 1 if more else 0
@@ -300,7 +300,7 @@ def robots_of(path: str) -> int | None:
     return int(count)
 
 
-def error_line(about: dict[str, Any]) -> str:
+def error_line(about: dict[str, object]) -> str:
     """What the loop says of an error that nobody expected, in a line without its traceback."""
     return f"warning: {about['message']}: {about.get('exception')!r}"
 

@@ -9,6 +9,7 @@ from queue import Empty
 from typing import Any
 
 import numpy as np
+import viser
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.streams import torch_threads
@@ -18,6 +19,7 @@ from gpusim_rl.web.pace import Every, Pace
 from gpusim_rl.web.policy_panel import PolicyPanel, run_choices
 from gpusim_rl.web.requirements import check_versions
 from gpusim_rl.web.server import PORT, open_server, quiet
+from gpusim_rl.web.share import sender
 
 PICTURE, READ, LOOK = 1 / 30, 0.25, 2.0  # s between pictures, numbers, and looks for checkpoints
 SELDOM = 0.2  # s between pictures of a simulation that is behind real time
@@ -55,7 +57,7 @@ def serve(cfg: dict[str, Any], words: list[str], parent: int) -> None:
 class Web:
     """The page, and the loop that steps what it shows. The arguments are those of `serve`."""
 
-    def __init__(self, cfg: dict[str, Any], words: list[str], server: Any):
+    def __init__(self, cfg: dict[str, Any], words: list[str], server: viser.ViserServer):
         self.requests = Requests()
         self.server, self.pace = server, Pace()
         self.policies = [
@@ -86,8 +88,7 @@ class Web:
         """Put robots side by side, have their sliders, and set the camera of a new page."""
         scenes = [panel.scene for panel in self.policies]
         if len(scenes) > 1:
-            self.policies[1].move(np.array([0.0, 1.6 * sum(scene.reach for scene in scenes)]))
-            scenes = [panel.scene for panel in self.policies]
+            scenes[1].place(np.array([0.0, 1.6 * sum(scene.reach for scene in scenes)]))
         self.sliders.rebuild([panel.rollout.about for panel in self.policies])
         places = np.concatenate([scene.places for scene in scenes])
         width = float(np.ptp(places, axis=0).max()) + 3.0 * max(scene.reach for scene in scenes)
@@ -145,11 +146,11 @@ class Web:
             panel.say(str(error))
             panel.show_checkpoint()
 
-    def share(self, panel: PolicyPanel, kind: str, client: Any) -> None:
+    def share(self, panel: PolicyPanel, kind: str, client: viser.ClientHandle | None) -> None:
         """Send a page the film or the file that it asked for."""
         touring = self.sliders.touring.value
         command = None if touring else self.sliders.command(panel.rollout.about, panel.time)
-        panel.share_file(kind, client, command)
+        panel.share_file(kind, sender(client), command)
 
     def stop(self) -> None:
         """End what is being made for a page."""

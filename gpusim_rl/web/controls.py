@@ -12,6 +12,8 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
+import viser
+from viser import ViserServer
 
 from gpusim_rl.core.errors import printable
 from gpusim_rl.viewer.target import angles, leaning, plain_columns, rotations
@@ -26,6 +28,7 @@ SLIDERS = 40  # at most
 LAST = 1e6  # order of a control below the others
 COLORS = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf".split()
 
+Description = Mapping[str, Any]  # what a policy's file says of its command
 Request = Callable[[], None]
 Requests = SimpleQueue[Request]
 
@@ -40,7 +43,6 @@ class Controls:
     """Time, pushes and camera.
 
     Args:
-        server: a viser.ViserServer.
         requests: takes what is to be done between two steps.
         worlds: the largest number of robots of a policy.
         restart, push: what the buttons do; a push takes a velocity (2,) [m/s].
@@ -48,7 +50,7 @@ class Controls:
 
     def __init__(
         self,
-        server: Any,
+        server: ViserServer,
         requests: Requests,
         worlds: int,
         restart: Request,
@@ -75,7 +77,7 @@ class Controls:
         for changed in (self.follow, self.robot):
             changed.on_update(lambda _: requests.put(lambda: None))
 
-    def velocity(self, direction: Any) -> np.ndarray:
+    def velocity(self, direction: viser.GuiButtonGroupHandle) -> np.ndarray:
         """(2,) what a push in the direction that was clicked adds [m/s]."""
         return self.strength.value * np.array(DIRECTIONS[direction.value], float)
 
@@ -116,22 +118,23 @@ class Sliders:
     """The command that policies get: a tour of it until a slider is moved.
 
     Args:
-        server: a viser.ViserServer.
         requests: takes what is to be done between two steps.
         fixed: command= of the command line; empty for a tour.
         seconds: length of a tour [s].
     """
 
-    def __init__(self, server: Any, requests: Requests, fixed: Sequence[float], seconds: float):
+    def __init__(
+        self, server: ViserServer, requests: Requests, fixed: Sequence[float], seconds: float
+    ):
         self.gui, self.requests, self.seconds = server.gui, requests, seconds
         self.fixed = np.array(fixed, float)
         self.folder = server.gui.add_folder("Command")
         with self.folder:
             self.touring = server.gui.add_checkbox("tour", not len(self.fixed))
-        self.sliders: dict[str, Any] = {}
+        self.sliders: dict[str, viser.GuiSliderHandle] = {}
         self.places: dict[str, float] = {}  # where the tour has put sliders
 
-    def rebuild(self, abouts: Sequence[Mapping[str, Any]]) -> None:
+    def rebuild(self, abouts: Sequence[Description]) -> None:
         """Have a slider for each number that one of the policies follows."""
         for slider in self.sliders.values():
             slider.remove()
@@ -155,7 +158,7 @@ class Sliders:
                 self.sliders[x.name] = self.gui.add_slider(label, low, high, step, first)
             self.sliders[x.name].on_update(self.moved)
 
-    def moved(self, event: Any) -> None:
+    def moved(self, event: viser.GuiEvent) -> None:
         """Let the sliders say the command, if a page moves one; the tour moves them, too."""
         if event.client_id is not None:
             self.requests.put(self.take_over)
@@ -166,7 +169,7 @@ class Sliders:
         if self.touring.value:
             self.touring.value = False
 
-    def follow(self, about: Mapping[str, Any], command: np.ndarray | None) -> None:
+    def follow(self, about: Description, command: np.ndarray | None) -> None:
         """Set the sliders to a command (n,) of the tour.
 
         Nothing changes without a tour, or if a page has moved a slider since.
@@ -186,7 +189,7 @@ class Sliders:
                     number = min(max(number, slider.min), slider.max)
                     slider.value = self.places[x.name] = float(f"{number:.6g}")
 
-    def command(self, about: Mapping[str, Any], t: float) -> np.ndarray | None:
+    def command(self, about: Description, t: float) -> np.ndarray | None:
         """(n,) the command of a policy at a time [s]; None if it follows none."""
         if not about:
             return None
@@ -209,12 +212,12 @@ class Sliders:
         return float(np.clip(slider.value if slider else x.first, x.low, x.high))
 
 
-def numbers(about: Mapping[str, Any]) -> list[Number]:
+def numbers(about: Description) -> list[Number]:
     """The numbers of a command that have a slider, in the order of its columns."""
     return [x for _, parts in by_columns(about) for x in parts] if about else []
 
 
-def by_columns(about: Mapping[str, Any]) -> list[tuple[slice, list[Number]]]:
+def by_columns(about: Description) -> list[tuple[slice, list[Number]]]:
     """Columns of a command with their numbers: one of a column, or the TURNS of a rotation."""
     low, high = about["trained"]["low"], about["trained"]["high"]
     center = about.get("center") or [0.0] * len(low)

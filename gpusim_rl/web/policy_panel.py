@@ -4,16 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import viser
 
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.core import errors
 from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.core.paths import quoted
 from gpusim_rl.play import player
 from gpusim_rl.play.rollouts import Rollout, RunRollout
+from gpusim_rl.runs.run import Run
 from gpusim_rl.web.controls import LAST as LOWEST
 from gpusim_rl.web.controls import LONGEST, Plot, short
 from gpusim_rl.web.scene import Scene
-from gpusim_rl.web.share import FILM, ONNX, Share, file_name, sender
+from gpusim_rl.web.share import FILM, ONNX, Send, Share, file_name
 
 RUNS = 50  # runs to choose from
 LAST = "last"  # checkpoint
@@ -31,22 +34,20 @@ class PolicyPanel:
     Args:
         word: a run directory or an .onnx file.
         cfg: of play.py.
-        server: a viser.ViserServer.
         name: of its part of the page, such as `a`.
 
     Raises ValueError or OSError, in one line, if it cannot be shown.
     """
 
-    def __init__(self, word: str, cfg: dict[str, Any], server: Any, name: str):
-        self.cfg, self.server, self.name, self.place = cfg, server, name, np.zeros(2)
-        self.word = word
+    def __init__(self, word: str, cfg: dict[str, Any], server: viser.ViserServer, name: str):
+        self.cfg, self.server, self.name, self.word = cfg, server, name, word
         self.run, self.ppo, self.rollout = self.load(word)
         self.acting = self.first_checkpoint(cfg["checkpoint"])
         self.cfg = cfg | {"checkpoint": None}  # it is of the first run alone
         self.scene = self.make_scene(self.rollout, word)
         self.begin()
 
-    def load(self, word: str) -> tuple[Any, Any, Rollout]:
+    def load(self, word: str) -> tuple[Run | None, Iteration | None, Rollout]:
         """The run and the PPO of a policy, None for one of a file, and the worlds it acts in."""
         if player.is_file(word):
             return None, None, player.file_rollout(Path(word))
@@ -74,7 +75,7 @@ class PolicyPanel:
         """The worlds on the page, on the first policy's ground. ValueError if they cannot be."""
         root, ground = f"/{self.name}", self.name == "a"
         try:
-            return Scene(self.server, root, rollout, self.place, ground)
+            return Scene(self.server, root, rollout, ground)
         except ValueError as error:  # a shape that mjviser does not draw
             raise ValueError(f"{word}: {error}") from None
 
@@ -82,12 +83,6 @@ class PolicyPanel:
         """Set the time to zero."""
         self.time, self.count = 0.0, 0
         self.gains: set[str] = set()  # reward terms that have been above 0
-
-    def move(self, place: np.ndarray) -> None:
-        """Show the worlds at another place (2,) [m]."""
-        self.place = place
-        self.scene.remove()
-        self.scene = self.make_scene(self.rollout, self.word)
 
     def load_checkpoint(self, name: str) -> None:
         """Let the policy of another checkpoint act; the robots stay as they are."""
@@ -177,15 +172,15 @@ class PolicyPanel:
             for plot in (*self.answers, *self.plots):
                 plot.draw()
 
-    def share_file(self, kind: str, client: Any, command: np.ndarray | None) -> None:
+    def share_file(self, kind: str, send: Send, command: np.ndarray | None) -> None:
         """Send a film or the policy to a page.
 
         Args:
             kind: FILM or ONNX.
-            client: viser's, of the page.
+            send: takes its name and its content.
             command: (n,) that the film shows; None: a tour.
         """
-        name, send = file_name(self.label), sender(client)
+        name = file_name(self.label)
         try:
             ready = self.exported() if self.acting == LAST else None
             if kind == ONNX and ready:

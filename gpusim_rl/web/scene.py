@@ -1,15 +1,15 @@
 """A rollout on the web page: its robots, their targets and their ground."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import mujoco
 import numpy as np
 import trimesh
+import viser
 from mjviser.conversions import group_geoms_by_visual_compat, merge_geoms
 
 from gpusim_rl.core.free_bodies import robot_joint
+from gpusim_rl.play.rollouts import Rollout
 from gpusim_rl.viewer.offscreen import VISIBLE_GROUPS, make_stage, whole
 from gpusim_rl.viewer.stage import colors, sky
 from gpusim_rl.viewer.target import command_arrow
@@ -26,16 +26,12 @@ class Scene:
     drawn one by one, since rough ground moves them.
 
     Args:
-        server: a viser.ViserServer.
         root: name of the scene's root, such as `/a`.
-        rollout: a `Rollout`, whose model is drawn.
-        place: (2,) where the first world stands [m].
+        rollout: whose model is drawn.
         ground: whether its planes are drawn.
     """
 
-    def __init__(
-        self, server: Any, root: str, rollout: Any, place: np.ndarray, ground: bool = True
-    ):
+    def __init__(self, server: viser.ViserServer, root: str, rollout: Rollout, ground: bool = True):
         self.scene, self.root, self.rollout, self.ground = server.scene, root, rollout, ground
         model, n = rollout.model, rollout.worlds
         self.model, self.data = model, mujoco.MjData(model)
@@ -52,8 +48,8 @@ class Scene:
         drawn: list[int] = np.flatnonzero(visible).tolist()
         fixed = [g for g in drawn if model.geom_bodyid[g] == 0]
         self.boxes = [g for g in fixed if model.geom_type[g] == BOX]
-        self.places = grid(n, self.spacing(), place)
-        self.meshes: list[tuple[int, Any]] = []  # (body, handle)
+        self.places = grid(n, self.spacing())
+        self.meshes: list[tuple[int, viser.BatchedGlbHandle]] = []  # (body, handle)
         for body in range(model.nbody):
             geoms = [g for g in drawn if model.geom_bodyid[g] == body and g not in self.boxes]
             self.add_body(body, geoms)
@@ -73,6 +69,10 @@ class Scene:
             visible=False,
         )
         self.offset = -self.seen(0)
+
+    def place(self, first: np.ndarray) -> None:
+        """Let the first world stand at (2,) [m], and the others as far from it as before."""
+        self.places[:, :2] += first - self.places[0, :2]
 
     def spacing(self) -> float:
         """Distance of neighboring worlds [m]."""
@@ -113,7 +113,7 @@ class Scene:
             wxyz=turn,
         )
 
-    def add_boxes(self) -> Any:
+    def add_boxes(self) -> viser.BatchedMeshHandle:
         """Add the boxes that are fixed to the world, those of all worlds as one batch."""
         unit, count = trimesh.creation.box(), len(self.boxes) * self.rollout.worlds
         rgb = (255 * colors(self.model)[self.boxes, :3]).astype(np.uint8)
@@ -181,8 +181,9 @@ class Scene:
 
     def point(self, world: int, command: np.ndarray | None) -> None:
         """Draw the command as an arrow over the robot of a world, if it is a velocity."""
-        about: Mapping[str, Any] = self.rollout.about
-        arrow = None if command is None else command_arrow(about, command, self.data, self.reach)
+        about, arrow = self.rollout.about, None
+        if command is not None:
+            arrow = command_arrow(about, command, self.data, self.reach)
         if arrow is not None:
             send(self.arrow, "points", (np.stack(arrow) + self.places[world])[None])
         if self.arrow.visible != (arrow is not None):
@@ -193,15 +194,15 @@ class Scene:
         self.frame.remove()
 
 
-def send(handle: Any, name: str, value: np.ndarray) -> None:
+def send(handle: viser.SceneNodeHandle, name: str, value: np.ndarray) -> None:
     """Set a property of a thing on the page, unless it has this value."""
     value = value.astype(np.float32)
     if not np.array_equal(getattr(handle, name), value):
         setattr(handle, name, value)
 
 
-def grid(n: int, spacing: float, place: np.ndarray) -> np.ndarray:
-    """(n, 3) places in a square [m], the first at a place (2,)."""
+def grid(n: int, spacing: float) -> np.ndarray:
+    """(n, 3) places in a square [m], the first at zero."""
     side = math.ceil(math.sqrt(n))
     rows, columns = np.divmod(np.arange(n), side)
-    return np.stack([place[0] - spacing * rows, place[1] + spacing * columns, np.zeros(n)], 1)
+    return np.stack([-spacing * rows, spacing * columns, np.zeros(n)], 1)

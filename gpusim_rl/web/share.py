@@ -5,7 +5,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
+
+import viser
 
 from gpusim_rl.core.paths import quoted
 from gpusim_rl.training.films import last_line, start_play
@@ -102,10 +104,11 @@ def file_name(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", label.removesuffix(".onnx")).strip("-.") or "policy"
 
 
-def sender(client: Any) -> Send:
+def sender(client: viser.ClientHandle | None) -> Send:
     """What sends a file to a page, which saves it; a page that is gone gets none."""
 
     def send(name: str, content: bytes) -> None:
-        client.send_file_download(name, content, save_immediately=True)
+        if client:
+            client.send_file_download(name, content, save_immediately=True)
 
     return send

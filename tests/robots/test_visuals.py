@@ -315,7 +315,7 @@ def test_the_page_shows_them(tmp_path):
             rollout = SimpleNamespace(
                 model=model, worlds=1, show_world=lambda _: None, qpos=lambda m=model: m.key_qpos
             )
-            page = scene.Scene(server, f"/{len(sizes)}", rollout, np.zeros(2))
+            page = scene.Scene(server, f"/{len(sizes)}", rollout)
             trunk = model.body("rumpf").id
             (drawn,) = [handle for body, handle in page.meshes if body == trunk]
             mesh = trimesh.load_scene(io.BytesIO(drawn.glb_data), file_type="glb")

@@ -19,34 +19,16 @@ import pytest
 
 from gpusim_rl import registry
 from gpusim_rl.commands import registry as commands
-from gpusim_rl.commands import registry_page
 from gpusim_rl.commands.play_mode import DEMO
 from gpusim_rl.commands.registry import RefusedError
 from gpusim_rl.deploy.onboard.verdict import digest, read_verdict, with_verdict
 from gpusim_rl.gate import command as gate
+from gpusim_rl.serve import registry_page
 from gpusim_rl.serve.registry import RELEASED, Registry, interface
 from tests.gate.test_gate import TINY
 from tests.serving import NAME, PASS, demo_with
 
 FAIL = PASS | {"verdict": "fail", "complaints": ["normal: falls 0.5"]}
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory) -> list[Path]:
-    """Three policies, and one for another robot."""
-    folder = tmp_path_factory.mktemp("files")
-    return [demo_with(folder, n) for n in range(3)] + [demo_with(folder, 3, robot="another")]
-
-
-@pytest.fixture
-def store(tmp_path, files) -> Registry:
-    """A registry of the three, all of which passed a gate."""
-    for file in files[:3]:
-        registry.add(tmp_path / "store", file, note=file.name)
-    result = Registry(tmp_path / "store", by="ada")
-    for row in result.list():
-        result.record_judgement(row["digest"], PASS, "")
-    return result
 
 
 def agree(store: Registry) -> bool:

@@ -15,6 +15,7 @@ from gpusim_rl.commands.play_mode import DEMO
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.serve.messages import pack, unpack
 from gpusim_rl.serve.pool import Pool, Version
+from gpusim_rl.serve.server import Server
 from tests.serving import (
     ask,
     draw_readings,
@@ -44,6 +45,19 @@ OPENPI = (
 def good_step(seed: int = 0) -> dict[str, Any]:
     """Readings and a command of the demo."""
     return draw_readings(Policy(DEMO), np.random.default_rng(seed), 1)[0]
+
+
+async def ended(server: Server) -> None:
+    """Wait until no session is open."""
+    while server.sessions:
+        await asyncio.sleep(0.01)
+
+
+async def closed_as_too_large(client: Any) -> None:
+    """The server closes a session with the code of a message that is too large."""
+    with pytest.raises(ConnectionClosedError) as closed:
+        await client.recv()
+    assert closed.value.rcvd and closed.value.rcvd.code == 1009
 
 
 def array_like(**fields: Any) -> bytes:
@@ -78,7 +92,7 @@ BAD_MESSAGES = {  # name → what a session may send, and is answered with a lin
 # -- answers ---------------------------------------------------------------------------------------
 
 
-def test_answers_are_those_of_the_runtime():
+async def test_answers_are_those_of_the_runtime():
     """Of sessions that come and go, at once and one by one, each answer is that of `Policy.act`."""
     policy, rng = Policy(DEMO), np.random.default_rng(0)
 
@@ -88,19 +102,16 @@ def test_answers_are_those_of_the_runtime():
             assert about["readings"] == policy.needs and about["actions"]["kp"]
             return [(await ask(connection, step))["actions"] for step in steps]
 
-    async def run() -> None:
-        async with open_server(DEMO) as (server, address):
-            robots = [draw_readings(policy, rng, 5 + i) for i in range(12)]
-            jobs = [client(address, steps, i % 3 * 0.02) for i, steps in enumerate(robots)]
-            for steps, answers in zip(robots, await asyncio.gather(*jobs), strict=True):
-                np.testing.assert_array_equal(answers, runtime_targets(policy, steps))
-            assert server.metrics.steps == sum(map(len, robots))
-            assert server.metrics.batches < server.metrics.steps and server.sessions == 0
-
-    asyncio.run(run())
+    async with open_server(DEMO) as (server, address):
+        robots = [draw_readings(policy, rng, 5 + i) for i in range(12)]
+        jobs = [client(address, steps, i % 3 * 0.02) for i, steps in enumerate(robots)]
+        for steps, answers in zip(robots, await asyncio.gather(*jobs), strict=True):
+            np.testing.assert_array_equal(answers, runtime_targets(policy, steps))
+        assert server.metrics.steps == sum(map(len, robots))
+        assert server.metrics.batches < server.metrics.steps and server.sessions == 0
 
 
-def test_many_robots_share_a_message():
+async def test_many_robots_share_a_message():
     """With ?robots=3 readings, answers and faults have a row for each robot, whose bits are those
     of `Policy.act`; another session is in the same batch, and `restart` may be of some."""
     policy, rng = Policy(DEMO), np.random.default_rng(0)
@@ -108,45 +119,41 @@ def test_many_robots_share_a_message():
     rows = [
         {k: np.stack([x[k] for x in step]) for k in step[0]} for step in zip(*robots, strict=True)
     ]
-
-    async def run() -> None:
-        async with open_server(DEMO, sessions=5) as (server, address), AsyncExitStack() as stack:
-            many, one = [
-                (await stack.enter_async_context(session(address + end)))[0]
-                for end in ("/?robots=3", "")
-            ]
-            answers = []
-            for step, other in zip(rows, robots[0], strict=True):
-                both = await asyncio.gather(ask(many, step), ask(one, other))
-                answers.append(both[0]["actions"])
-                np.testing.assert_array_equal(both[0]["actions"][0], both[1]["actions"])
-            for i, steps in enumerate(robots):
-                expected = runtime_targets(policy, steps)
-                np.testing.assert_array_equal([x[i] for x in answers], expected)
-            assert server.sessions == 4 and server.metrics.steps == 12
-            gyro = rows[0]["gyro"].copy()
-            gyro[1] = np.nan
-            some = {"gyro": gyro, "restart": np.array([True, True, False])}
-            again = await ask(many, rows[0] | some | {"command": rows[0]["command"][0]})
-            assert again["fault"] == [False, True, False]
-            np.testing.assert_array_equal(again["actions"][0], answers[0][0])
-            for wrong in ({"gyro": gyro[:2]}, {"up": [0, 0, 1]}, {"restart": np.ones(2, bool)}):
-                with pytest.raises(RuntimeError, match="has shape"):
-                    await ask(many, rows[0] | wrong)
-            for count, status, line in (
-                ("2", 503, "1 of 5"),
-                ("x", 400, "no number"),
-                ("0", 400, ""),
-            ):
-                with pytest.raises(InvalidStatus) as refused:
-                    await connect(f"{address}/?robots={count}")
-                response = refused.value.response
-                assert response.status_code == status and line in response.body.decode()
-
-    asyncio.run(run())
+    async with open_server(DEMO, sessions=5) as (server, address), AsyncExitStack() as stack:
+        many, one = [
+            (await stack.enter_async_context(session(address + end)))[0]
+            for end in ("/?robots=3", "")
+        ]
+        answers = []
+        for step, other in zip(rows, robots[0], strict=True):
+            both = await asyncio.gather(ask(many, step), ask(one, other))
+            answers.append(both[0]["actions"])
+            np.testing.assert_array_equal(both[0]["actions"][0], both[1]["actions"])
+        for i, steps in enumerate(robots):
+            expected = runtime_targets(policy, steps)
+            np.testing.assert_array_equal([x[i] for x in answers], expected)
+        assert server.sessions == 4 and server.metrics.steps == 12
+        gyro = rows[0]["gyro"].copy()
+        gyro[1] = np.nan
+        some = {"gyro": gyro, "restart": np.array([True, True, False])}
+        again = await ask(many, rows[0] | some | {"command": rows[0]["command"][0]})
+        assert again["fault"] == [False, True, False]
+        np.testing.assert_array_equal(again["actions"][0], answers[0][0])
+        for wrong in ({"gyro": gyro[:2]}, {"up": [0, 0, 1]}, {"restart": np.ones(2, bool)}):
+            with pytest.raises(RuntimeError, match="has shape"):
+                await ask(many, rows[0] | wrong)
+        for count, status, line in (
+            ("2", 503, "1 of 5"),
+            ("x", 400, "no number"),
+            ("0", 400, ""),
+        ):
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(f"{address}/?robots={count}")
+            response = refused.value.response
+            assert response.status_code == status and line in response.body.decode()
 
 
-def test_readings_come_in_any_form():
+async def test_readings_come_in_any_form():
     """Lists, float64 and joints by name count as in `Policy.act`; `restart` begins an episode."""
     policy, first = Policy(DEMO), good_step()
     names = policy.reads["joint_pos"]
@@ -156,15 +163,11 @@ def test_readings_come_in_any_form():
         "joint_pos": dict(zip(names, first["joint_pos"].tolist(), strict=True)),
         "more": "which no policy reads",
     }
-
-    async def run() -> None:
-        async with open_server(DEMO, batch_ms=0) as (_, address), session(address) as (client, _):
-            answers = [(await ask(client, x))["actions"] for x in (first, forms)]
-            np.testing.assert_array_equal(answers, runtime_targets(policy, [first, first]))
-            again = await ask(client, forms | {"restart": True})
-            np.testing.assert_array_equal(again["actions"], answers[0])
-
-    asyncio.run(run())
+    async with open_server(DEMO, batch_ms=0) as (_, address), session(address) as (client, _):
+        answers = [(await ask(client, x))["actions"] for x in (first, forms)]
+        np.testing.assert_array_equal(answers, runtime_targets(policy, [first, first]))
+        again = await ask(client, forms | {"restart": True})
+        np.testing.assert_array_equal(again["actions"], answers[0])
 
 
 def test_messages_are_those_of_openpi():
@@ -176,22 +179,18 @@ def test_messages_are_those_of_openpi():
     assert pack(values) == OPENPI
 
 
-def test_a_fault_is_of_one_session():
+async def test_a_fault_is_of_one_session():
     """A reading that is not finite holds the targets of its robot; others go on."""
     policy, step = Policy(DEMO), good_step()
-
-    async def run() -> None:
-        async with open_server(DEMO) as (server, address), AsyncExitStack() as stack:
-            a, b = [(await stack.enter_async_context(session(address)))[0] for _ in "ab"]
-            before, bad = await ask(a, step), step | {"gyro": np.full(3, np.nan, np.float32)}
-            held, other = await asyncio.gather(ask(a, bad), ask(b, step))
-            assert held["fault"] and not other["fault"] and server.metrics.faults == 1
-            np.testing.assert_array_equal(held["actions"], before["actions"])
-            np.testing.assert_array_equal(other["actions"], before["actions"])
-            after = await ask(a, step)
-            np.testing.assert_array_equal(after["actions"], runtime_targets(policy, [step] * 2)[1])
-
-    asyncio.run(run())
+    async with open_server(DEMO) as (server, address), AsyncExitStack() as stack:
+        a, b = [(await stack.enter_async_context(session(address)))[0] for _ in "ab"]
+        before, bad = await ask(a, step), step | {"gyro": np.full(3, np.nan, np.float32)}
+        held, other = await asyncio.gather(ask(a, bad), ask(b, step))
+        assert held["fault"] and not other["fault"] and server.metrics.faults == 1
+        np.testing.assert_array_equal(held["actions"], before["actions"])
+        np.testing.assert_array_equal(other["actions"], before["actions"])
+        after = await ask(a, step)
+        np.testing.assert_array_equal(after["actions"], runtime_targets(policy, [step] * 2)[1])
 
 
 # -- who is answered -------------------------------------------------------------------------------
@@ -231,16 +230,13 @@ def test_what_is_no_client_disturbs_nobody(capfd):
             async with session(address) as (good, _), session(address) as (bad, _):
                 driving = asyncio.create_task(drive(good, steps, 100, 0.4, 0))
                 await bad.send(b"\0" * 5000)
-                with pytest.raises(ConnectionClosedError) as closed:
-                    await bad.recv()
-                assert closed.value.rcvd and closed.value.rcvd.code == 1009
+                await closed_as_too_large(bad)
                 answers, _ = await driving
                 expected = runtime_targets(policy, steps)
                 assert [x for x, _ in answers] == [x.tobytes() for x in expected]
             for client in sockets:
                 client.close()
-            while server.sessions:
-                await asyncio.sleep(0.01)
+            await ended(server)
 
     asyncio.run(run())
     assert capfd.readouterr() == ("", "")
@@ -263,14 +259,11 @@ def test_a_message_of_many_fragments_is_closed(monkeypatch, capfd):
                     await client.send(fragments(40))
                     assert not unpack(await client.recv())["fault"]
                 sending = asyncio.create_task(client.send(endless(client)))
-                with pytest.raises(ConnectionClosedError) as closed:
-                    await client.recv()
-                assert closed.value.rcvd and closed.value.rcvd.code == 1009
+                await closed_as_too_large(client)
                 with pytest.raises(ConnectionClosedError):
                     await sending
                 assert not (await ask(other, good_step()))["fault"]
-            while server.sessions:
-                await asyncio.sleep(0.01)
+            await ended(server)
 
     async def endless(client: Any) -> AsyncIterator[bytes]:
         while True:
@@ -279,19 +272,6 @@ def test_a_message_of_many_fragments_is_closed(monkeypatch, capfd):
 
     asyncio.run(run())
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "api-key"])
-def test_the_scheme_of_a_token_has_no_case(scheme):
-    """As RFC 9110 says."""
-
-    async def run() -> None:
-        headers = {"Authorization": f"{scheme} {TOKEN}"}
-        async with open_server(DEMO, token=TOKEN) as (_, address):
-            async with connect(address, compression=None, additional_headers=headers) as client:
-                assert "version" in unpack(await client.recv())
-
-    asyncio.run(run())
 
 
 NUMBERS = {"2": 1e300, "4": 1e300, "8": float("nan")}  # bytes of a float → a number
@@ -313,21 +293,17 @@ def test_numbers_beyond_their_type_are_faults(capfd, kind):
     assert capfd.readouterr() == ("", "")
 
 
-def test_half_open_connections_keep_nobody_out(monkeypatch):
+async def test_half_open_connections_keep_nobody_out(monkeypatch):
     """Of too many that never ask for anything the oldest goes, and a new session is opened."""
     monkeypatch.setattr("gpusim_rl.serve.server.SPARE", 4)
-
-    async def run() -> None:
-        async with open_server(DEMO, sessions=2) as (_, address), session(address) as (first, _):
-            sockets = [await asyncio.to_thread(raw, address) for _ in range(30)]
-            async with session(address) as (second, _):
-                for client in (first, second):
-                    assert not (await ask(client, good_step()))["fault"]
-            assert await asyncio.to_thread(sockets[0].recv, 1) == b""
-            for client in sockets:
-                client.close()
-
-    asyncio.run(run())
+    async with open_server(DEMO, sessions=2) as (_, address), session(address) as (first, _):
+        sockets = [await asyncio.to_thread(raw, address) for _ in range(30)]
+        async with session(address) as (second, _):
+            for client in (first, second):
+                assert not (await ask(client, good_step()))["fault"]
+        assert await asyncio.to_thread(sockets[0].recv, 1) == b""
+        for client in sockets:
+            client.close()
 
 
 def test_a_session_too_many_is_refused_in_a_line():
@@ -343,20 +319,17 @@ def test_a_session_too_many_is_refused_in_a_line():
                     503,
                     b"all 2 sessions are taken\n",
                 )
-                assert get_sessions(server) == (2, 1)
-            while server.sessions:
-                await asyncio.sleep(0.01)
+                assert (server.sessions, server.metrics.refused_sessions) == (2, 1)
+            await ended(server)
             async with session(address) as (client, _):
                 assert not (await ask(client, good_step()))["fault"]
-
-    def get_sessions(server: Any) -> tuple[int, int]:
-        return server.sessions, server.metrics.refused_sessions
 
     asyncio.run(run())
 
 
-def test_who_may_ask():
-    """A token is needed for all but /health; pages of browsers and other hosts are refused."""
+async def test_who_may_ask():
+    """A token is needed for all but /health; its scheme has no case, as RFC 9110 says. Pages of
+    browsers and other hosts are refused."""
 
     async def status(address: str, **headers: str) -> int:
         try:
@@ -365,26 +338,23 @@ def test_who_may_ask():
         except InvalidStatus as error:
             return error.response.status_code
 
-    async def run() -> None:
-        async with open_server(DEMO, token=TOKEN) as (_, address):
-            for word in ("", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN, "Bearer \xfc"):
-                assert await status(address, Authorization=word) == 401, word
-            for scheme in ("Bearer", "Api-Key"):
-                assert await status(address, Authorization=f"{scheme} {TOKEN}") == 101
-            pages = [("/health", ""), ("/metrics", ""), ("/metrics", TOKEN)]
-            answers = [await asyncio.to_thread(get, address, *page) for page in pages]
-            assert [code for code, _ in answers] == [200, 401, 200]
-            browser = {"Authorization": f"Bearer {TOKEN}", "Origin": "http://127.0.0.1"}
-            assert await status(address, **browser) == 403
-        async with open_server(DEMO) as (_, address):
-            port = address.rpartition(":")[2]
-            for host, code in (("evil.com", 403), (f"localhost:{port}", 101), ("[::1]", 101)):
-                headers = f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
-                with await asyncio.to_thread(raw, address, headers) as client:
-                    first = await asyncio.to_thread(client.recv, 12)
-                assert first.endswith(b"403" if code == 403 else b"200"), host
-
-    asyncio.run(run())
+    async with open_server(DEMO, token=TOKEN) as (_, address):
+        for word in ("", "Bearer", "Bearer wrong", f"Basic {TOKEN}", TOKEN, "Bearer \xfc"):
+            assert await status(address, Authorization=word) == 401, word
+        for scheme in ("Bearer", "bearer", "BEARER", "Api-Key", "api-key"):
+            assert await status(address, Authorization=f"{scheme} {TOKEN}") == 101
+        pages = [("/health", ""), ("/metrics", ""), ("/metrics", TOKEN)]
+        answers = [await asyncio.to_thread(get, address, *page) for page in pages]
+        assert [code for code, _ in answers] == [200, 401, 200]
+        browser = {"Authorization": f"Bearer {TOKEN}", "Origin": "http://127.0.0.1"}
+        assert await status(address, **browser) == 403
+    async with open_server(DEMO) as (_, address):
+        port = address.rpartition(":")[2]
+        for host, code in (("evil.com", 403), (f"localhost:{port}", 101), ("[::1]", 101)):
+            headers = f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+            with await asyncio.to_thread(raw, address, headers) as client:
+                first = await asyncio.to_thread(client.recv, 12)
+            assert first.endswith(b"403" if code == 403 else b"200"), host
 
 
 def test_metrics_are_those_of_prometheus():
@@ -448,44 +418,33 @@ def test_a_swap_loses_nothing(other, tmp_path):
             assert policy.act(step, step["command"]).tobytes() == targets
 
 
-@pytest.mark.parametrize(
-    "swap, words", [("reset", {"of": "actor"}), ("drain", {"of": "actor"}), ("drain", {})]
-)
-def test_the_memory_of_a_network_is_not_carried(tmp_path, swap, words):
-    """It begins anew with the new version, or the session keeps the old one until it ends.
-
-    The file says that its last action is the network's own; older files say so by its name alone.
-    """
+@pytest.mark.parametrize("swap", ["reset", "drain"])
+async def test_the_memory_of_a_network_is_not_carried(tmp_path, swap):
+    """It begins anew with the new version, or the session keeps the old one until it ends."""
     action, *rest = Policy(DEMO).about["memory"]
-    older = {key: x for key, x in action.items() if key != "of"}
-    about = {"memory": [older | {"name": "actor"} | words, *rest]}
+    about = {"memory": [action | {"name": "actor", "of": "actor"}, *rest]}
     recurrent = other_version(DEMO, tmp_path / "old.onnx", **about)
     path = other_version(recurrent, tmp_path / "new.onnx")
     old, new = Policy(recurrent), Policy(path)
     first, second = draw_readings(old, np.random.default_rng(4), 2)
     assert Version(recurrent).network == {"actor"}
-
-    async def run() -> None:
-        async with open_server(recurrent, swap=swap) as (server, address):
-            async with session(address) as (client, _):
-                before = (await ask(client, first))["actions"]
-                server.swap(Version(path))
-                after = (await ask(client, second))["actions"]
-                async with session(address) as (newcomer, _):
-                    fresh = (await ask(newcomer, first))["actions"]
-            np.testing.assert_array_equal(fresh, runtime_targets(new, [first])[0])
-            np.testing.assert_array_equal(before, runtime_targets(old, [first])[0])
-            driver = old
-            if swap == "reset":
-                new.reset()
-                new.memory = old.memory | {"actor": new.start["actor"]}
-                new._begins, driver = old._begins, new
-            np.testing.assert_array_equal(after, driver.act(second, second["command"]))
-            while server.sessions:
-                await asyncio.sleep(0.01)
-            assert server.older == []
-
-    asyncio.run(run())
+    async with open_server(recurrent, swap=swap) as (server, address):
+        async with session(address) as (client, _):
+            before = (await ask(client, first))["actions"]
+            server.swap(Version(path))
+            after = (await ask(client, second))["actions"]
+            async with session(address) as (newcomer, _):
+                fresh = (await ask(newcomer, first))["actions"]
+        np.testing.assert_array_equal(fresh, runtime_targets(new, [first])[0])
+        np.testing.assert_array_equal(before, runtime_targets(old, [first])[0])
+        driver = old
+        if swap == "reset":
+            new.reset()
+            new.memory = old.memory | {"actor": new.start["actor"]}
+            new._begins, driver = old._begins, new
+        np.testing.assert_array_equal(after, driver.act(second, second["command"]))
+        await ended(server)
+        assert server.older == []
 
 
 def test_what_does_not_fit_is_refused(other, tmp_path, capsys):
@@ -521,25 +480,21 @@ def test_what_does_not_fit_is_refused(other, tmp_path, capsys):
     assert "has another interface: robot, dt" in lines[0]
 
 
-def test_a_server_waits_for_the_first_release(tmp_path):
+async def test_a_server_waits_for_the_first_release(tmp_path):
     """Until then it is not healthy and refuses sessions in a line; then it serves."""
-
-    async def run() -> None:
-        alias = tmp_path / "quadruped.released.json"
-        async with open_server(None, alias=alias, poll=0.05) as (_, address):
-            assert await asyncio.to_thread(get, address, "/health") == (
-                503,
-                "no policy is released yet\n",
-            )
-            with pytest.raises(InvalidStatus):
-                await connect(address)
-            write_alias(tmp_path, DEMO)
-            while (await asyncio.to_thread(get, address, "/health"))[0] != 200:
-                await asyncio.sleep(0.05)
-            async with session(address) as (client, _):
-                assert not (await ask(client, good_step()))["fault"]
-
-    asyncio.run(run())
+    alias = tmp_path / "quadruped.released.json"
+    async with open_server(None, alias=alias, poll=0.05) as (_, address):
+        assert await asyncio.to_thread(get, address, "/health") == (
+            503,
+            "no policy is released yet\n",
+        )
+        with pytest.raises(InvalidStatus):
+            await connect(address)
+        write_alias(tmp_path, DEMO)
+        while (await asyncio.to_thread(get, address, "/health"))[0] != 200:
+            await asyncio.sleep(0.05)
+        async with session(address) as (client, _):
+            assert not (await ask(client, good_step()))["fault"]
 
 
 def test_memory_of_all_sessions_is_limited(monkeypatch):

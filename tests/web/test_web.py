@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -51,6 +51,11 @@ from tests.worlds import ROOT
 PROTOCOL = f"viser-v{viser.__version__}"
 COMMAND = [0.5, 0.0, 0.2]
 UPGRADE = b"Host: 127.0.0.1\r\nConnection: Upgrade\r\n" + 2 * b"Upgrade: websocket\r\n"
+PLANAR = {  # what a file says of a command
+    "names": ["x", "y"],
+    "units": ["m", "m"],
+    "trained": {"low": [-1.0, -2.0], "high": [1.0, 2.0]},
+}
 SENT = {  # to the server, by what is no browser
     "nothing": b"",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
@@ -97,12 +102,33 @@ def opened(address: str, protocol: str = PROTOCOL) -> Iterator[Any]:
 
 
 @pytest.fixture
-def web(trained) -> Iterator[Web]:
-    """The page of the trained run, at a fixed command, as a process would serve it."""
-    server, _ = open_server(0)
-    yield Web(settings(f"run={trained}", f"command={COMMAND}", "worlds=2"), [str(trained)], server)
-    with quiet():
-        server.stop()
+def show(served) -> Iterator[Callable[..., Web]]:
+    """Shows policies of run directories and files, as a process would serve them; what is shown is
+    removed at the end."""
+    shown: list[Web] = []
+
+    def make(*policies: Path, **keys: Any) -> Web:
+        cfg = settings(f"command={COMMAND}", *(f"{key}={x}" for key, x in keys.items()))
+        shown.append(Web(cfg, [*map(str, policies)], served[0]))
+        return shown[-1]
+
+    yield make
+    for panel in (panel for web in shown for panel in web.policies):
+        panel.scene.remove()
+
+
+@pytest.fixture
+def web(show, trained) -> Web:
+    """The page of the trained run, at a fixed command."""
+    return show(trained, worlds=2)
+
+
+@pytest.fixture
+def sliders(served) -> Sliders:
+    """Those of a command of two numbers, on a tour of ten seconds."""
+    sliders = Sliders(served[0], SimpleQueue(), [], 10.0)
+    sliders.rebuild([PLANAR])
+    return sliders
 
 
 # -- who may open it -------------------------------------------------------------------------------
@@ -284,12 +310,13 @@ def test_a_port_that_is_taken():
 
 
 @pytest.mark.parametrize("source", ["run", "onnx"])
-def test_page_and_film_agree(trained, served, source):
+def test_page_and_film_agree(trained, show, source):
     """After each of 120 steps the page's robot stands where the film's does: the same numbers."""
     path = trained if source == "run" else trained / "policy.onnx"
-    cfg = settings(f"{source}={path}", f"command={COMMAND}", "seed=3")
-    web = Web(cfg, [str(path)], served[0])
+    web = show(path, seed=3)
+    (panel,) = web.policies
     if source == "run":
+        cfg = settings(f"run={path}", "seed=3")
         run = player.find_run(cfg)
         rollout = player.run_rollout(run, *player.load_run(run, cfg), cfg)
     else:
@@ -298,14 +325,12 @@ def test_page_and_film_agree(trained, served, source):
     for i in range(120):
         web.step()
         t, qpos = next(frames)
-        panel = web.policies[0]
         np.testing.assert_array_equal(panel.rollout.qpos()[0], qpos, err_msg=f"step {i}")
         assert panel.time == pytest.approx(t)
     web.draw()
     web.show_numbers()
     assert [float(x) for x in panel.base.value.split()] == pytest.approx(qpos[:7], abs=6e-4)
-    assert web.policies[0].base.value == " ".join(f"{x:.3f}" for x in qpos[:7])
-    panel.scene.remove()
+    assert panel.base.value == " ".join(f"{x:.3f}" for x in qpos[:7])
 
 
 def test_time_and_pushes(web):
@@ -442,12 +467,10 @@ def test_what_is_asked_and_what_is_measured(web):
     assert "velocity" in gains.names and "jerk" in costs.names
 
 
-def test_measured_of_a_file(served, trained):
+def test_measured_of_a_file(show, trained):
     """A file has no task: the velocity is that of the base, in its own frame."""
-    path = trained / "policy.onnx"
-    web = Web(settings(f"onnx={path}", f"command={COMMAND}"), [str(path)], served[0])
-    (panel,) = web.policies
-    rollout = panel.rollout
+    web = show(trained / "policy.onnx")
+    rollout = web.policies[0].rollout
     rollout.data.qpos[3:7] = [np.sqrt(0.5), 0, 0, np.sqrt(0.5)]  # it looks along y
     rollout.data.qvel[:6] = [0.0, 0.5, 0.0, 0.0, 0.0, 0.3]
     mujoco.mj_kinematics(rollout.model, rollout.data)
@@ -457,7 +480,6 @@ def test_measured_of_a_file(served, trained):
     assert velocity_of_base({"units": ["m"]}, rollout.data) is None
     web.step()
     assert rollout.followed is not None and rollout.followed.shape == (3,)
-    panel.scene.remove()
 
 
 def wait_for_file(web: Web) -> None:
@@ -539,13 +561,9 @@ def ended(code: int) -> Any:
     return subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
 
 
-def test_sliders_follow_the_tour(served):
+def test_sliders_follow_the_tour(served, sliders):
     """They show its command, until a page moves one; to choose the tour lets it move them again."""
-    ranges = {"low": [-1.0, -2.0], "high": [1.0, 2.0]}
-    about = {"names": ["x", "y"], "units": ["m", "m"], "trained": ranges}
-    requests = SimpleQueue()
-    sliders = Sliders(served[0], requests, [], 10.0)
-    sliders.rebuild([about])
+    requests, about = sliders.requests, PLANAR
 
     def shown() -> list[float]:
         return [slider.value for slider in sliders.sliders.values()]
@@ -566,12 +584,11 @@ def test_sliders_follow_the_tour(served):
     assert shown() == [0.8, 0.0] and requests.empty()
 
 
-def test_sliders_follow_a_rotation(served):
+def test_sliders_follow_a_rotation(sliders):
     """The three angles are those of which the command is made."""
     center, lows = [np.sqrt(0.5), np.sqrt(0.5), 0.0, 0.0], [-1.0] * 4
     about = {"names": ["qw", "qx", "qy", "qz"], "units": ["1"] * 4, "center": center, "lean": 0.6}
     about["trained"] = {"low": lows, "high": [1.0] * 4}
-    sliders = Sliders(served[0], SimpleQueue(), [], 10.0)
     sliders.rebuild([about])
     for t in (4.0, 7.0):
         command = tour(about, 10.0)(t)
@@ -591,10 +608,9 @@ def test_what_is_a_file(trained, tmp_path):
     assert not player.is_file(str(tmp_path / "dir.onnx")) and not player.is_file("missing")
 
 
-def test_compare(trained, served):
+def test_compare(trained, show):
     """A run and a file stand side by side, follow one command, and keep the same time."""
-    words = [str(trained), str(trained / "policy.onnx")]
-    web = Web(settings(f"compare=[{','.join(words)}]", f"command={COMMAND}"), words, served[0])
+    web = show(trained, trained / "policy.onnx")
     for _ in range(20):
         web.step()
     web.draw()
@@ -605,12 +621,9 @@ def test_compare(trained, served):
     assert [x.rollout.command.tolist() for x in web.policies] == [COMMAND, COMMAND]
 
 
-def test_sliders(served):
+def test_sliders(sliders):
     """A command is a tour until a slider moves, and then stays in the range of each policy."""
-    ranges = {"low": [-1.0, -2.0], "high": [1.0, 2.0]}
-    about = {"names": ["x", "y"], "units": ["m", "m"], "trained": ranges}
-    narrow = about | {"trained": {"low": [-0.5, -2.0], "high": [0.5, 2.0]}}
-    sliders = Sliders(served[0], SimpleQueue(), [], 10.0)
+    about, narrow = PLANAR, PLANAR | {"trained": {"low": [-0.5, -2.0], "high": [0.5, 2.0]}}
     sliders.rebuild([about, narrow])
     assert sliders.command({}, 0.0) is None
     assert sliders.command(about, 2.1).tolist() == [0.8, 0.0]
@@ -621,7 +634,7 @@ def test_sliders(served):
     assert sliders.command(narrow, 2.1).tolist() == [0.5, 0.0]
 
 
-def test_sliders_of_a_rotation(served):
+def test_sliders_of_a_rotation(sliders):
     """A rotation has a slider for its turn and its lean, and is a unit quaternion."""
     about = {
         "names": ["z", "qw", "qx", "qy", "qz"],
@@ -631,7 +644,6 @@ def test_sliders_of_a_rotation(served):
         "lean": 0.4,
     }
     assert [row[0] for row in numbers(about)] == ["z", "turn", "lean", "lean towards"]
-    sliders = Sliders(served[0], SimpleQueue(), [], 10.0)
     sliders.rebuild([about])
     sliders.sliders["lean"].value = 0.4
     sliders.take_over()
@@ -700,18 +712,23 @@ def test_a_viser_that_is_another(monkeypatch, capsys):
 # -- as a process ----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_the_server_ends_with_its_parent(tmp_path, trained):
-    """It listens at 127.0.0.1 alone, and ends when the process that started it is killed."""
-    words = ["mode=web", f"onnx={trained}/policy.onnx", "port=0"]
-    code = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code, str(ROOT / "play.py"), *words],
+def start_parent(tmp_path: Path, code: str, *words: str) -> subprocess.Popen[str]:
+    """A process that runs code, with words in sys.argv."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words],
         cwd=tmp_path,
         env=environment(tmp_path / "home"),
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+@pytest.mark.slow
+def test_the_server_ends_with_its_parent(tmp_path, trained):
+    """It listens at 127.0.0.1 alone, and ends when the process that started it is killed."""
+    words = [str(ROOT / "play.py"), "mode=web", f"onnx={trained}/policy.onnx", "port=0"]
+    code = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
+    parent = start_parent(tmp_path, code, *words)
     child = 0
     try:
         said = first_line(parent)
@@ -738,13 +755,7 @@ child = subprocess.Popen({[*line, "port=0"]})
 print(child.pid, flush=True)
 while "numpy" not in open(f"/proc/{{child.pid}}/maps").read():
     time.sleep(0.01)"""
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env=environment(tmp_path / "home"),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    parent = start_parent(tmp_path, code)
     child = int(first_line(parent))
     try:
         said, _ = parent.communicate(timeout=60)

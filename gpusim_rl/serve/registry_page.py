@@ -14,21 +14,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qs, urlencode
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.paths import search_path
 from gpusim_rl.report.templates import render
-from gpusim_rl.serve.registry import SHORT, Registry, Row, check_name
+from gpusim_rl.serve.registry import SHORT, Registry, Row, Verb, check_name
 from gpusim_rl.serve.settings import is_loopback
 
 TEMPLATE = Path(__file__).with_name("registry.html")
-LOOPBACK, PORT, LAST_PORT = "127.0.0.1", 8090, 65535
+LOOPBACK, LAST_PORT = "127.0.0.1", 65535
 # -P: no module comes from the working directory
 PROGRAM = ("-P", "-m", "gpusim_rl.registry")
 LARGEST = 1 << 26  # bytes of a form and its file
@@ -43,14 +44,6 @@ POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; "
     "base-uri 'none'"
 )
-# Verb → its words, and its keys, which may be empty
-FIELDS = {
-    "add": ((), ("name", "parent", "note")),
-    "promote": (("name", "version", "alias"), ("why", "better_than", "not_worse_than")),
-    "rollback": (("name", "alias"), ("why",)),
-    "compare": (("name", "a", "b"), ()),
-}
-JUDGES = ("promote", "compare")  # they take settings of the gate and of comparisons
 STATES = {None: "running", 0: "done", 1: "refused"}  # by exit code; others are a mistake
 Form = dict[str, bytes]
 
@@ -67,7 +60,7 @@ class Job(NamedTuple):
     """A command line that runs, or ran, and the name of the file that came with it."""
 
     words: list[str]
-    process: subprocess.Popen[Any]
+    process: subprocess.Popen[bytes]
     file_name: str
 
 
@@ -77,6 +70,7 @@ class PageServer(ThreadingHTTPServer):
     Args:
         folder: of the registry.
         port: 0 for any that is free.
+        verbs: of which those with a form are run.
 
     Raises:
         OSError: the port is taken.
@@ -88,8 +82,8 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, port: int):
-        self.folder, self.token = folder, secrets.token_urlsafe(24)
+    def __init__(self, folder: Path, port: int, verbs: Mapping[str, Verb]):
+        self.folder, self.verbs, self.token = folder, verbs, secrets.token_urlsafe(24)
         self.job: Job | None = None
         self.lock = Lock()  # of the job
         try:
@@ -112,7 +106,7 @@ class PageServer(ThreadingHTTPServer):
             ValueError: the form makes no sense.
             PageError: the command before has not ended.
         """
-        words = words_of(form, self.upload)
+        words = words_of(form, self.upload, self.verbs)
         with self.lock:
             if self.job and self.job.process.poll() is None:
                 raise PageError(HTTPStatus.CONFLICT, "wait until the command before has ended")
@@ -120,8 +114,9 @@ class PageServer(ThreadingHTTPServer):
             line = [sys.executable, *PROGRAM, *words, f"registry={self.folder}"]
             env = os.environ | {"PYTHONPATH": search_path()}
             with open(self.output, "wb") as said:
-                pipes: dict[str, Any] = {"stdout": said, "stderr": subprocess.STDOUT}
-                process = subprocess.Popen(line, env=env, stdin=subprocess.DEVNULL, **pipes)
+                process = subprocess.Popen(
+                    line, env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+                )
             self.job = Job(words, process, file_name)
 
     def about_job(self) -> Row | None:
@@ -147,7 +142,7 @@ class PageServer(ThreadingHTTPServer):
             self.job.process.wait()
         self.draft.cleanup()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:
         """Nothing of a client that went away, and a line instead of a traceback of all else."""
         error = sys.exception()
         if isinstance(error, Exception) and not isinstance(error, ConnectionError | TimeoutError):
@@ -258,7 +253,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         super().end_headers()
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Print nothing of a request."""
 
 
@@ -306,22 +301,25 @@ def printable(row: Row) -> Row:
     return {key: errors.printable(x) if isinstance(x, str) else x for key, x in row.items()}
 
 
-def words_of(form: Form, file: Path) -> list[str]:
+def words_of(form: Form, file: Path, verbs: Mapping[str, Verb]) -> list[str]:
     """The command line of a form, without the registry; ValueError if the form is none of ours."""
     fields = {key: x.decode(errors="replace").strip() for key, x in form.items() if key != "file"}
     if (long := max(fields.values(), key=len, default="")) and len(long) > LONGEST:
         raise ValueError(f"{long[:20]}… is too long: expected at most {LONGEST} characters")
-    verb = fields.get("verb", "")
-    if verb not in FIELDS:
-        raise ValueError(f"verb={verb}: choose one of {', '.join(FIELDS)}")
-    plain, keys = FIELDS[verb]
-    for field in plain:
-        check_name(field, fields.get(field, ""))
-    if verb == "add" and not form.get("file"):
-        raise ValueError("choose an .onnx file first")
-    words = [verb, *([str(file)] if verb == "add" else []), *(fields[field] for field in plain)]
-    words += [f"{key}={fields[key]}" for key in keys if fields.get(key)]
-    settings = shlex.split(fields.get("settings", "")) if verb in JUDGES else []
+    verbs = {name: verb for name, verb in verbs.items() if verb.form is not None}
+    if (name := fields.get("verb", "")) not in verbs:
+        raise ValueError(f"verb={name}: choose one of {', '.join(verbs)}")
+    verb, words = verbs[name], [name]
+    for field in verb.words:
+        if field == "file":
+            if not form.get("file"):
+                raise ValueError("choose an .onnx file first")
+            words.append(str(file))
+        else:
+            check_name(field, fields.get(field, ""))
+            words.append(fields[field])
+    words += [f"{key}={fields[key]}" for key in verb.form or () if fields.get(key)]
+    settings = shlex.split(fields.get("settings", "")) if verb.settings else []
     if wrong := [word for word in settings if not re.match(r"[a-z_.]+=", word)]:
         raise ValueError(f"settings: {wrong[0]!r} is not KEY=VALUE")
     # as ${oc.env:…} it would show the environment of who started the page; Hydra takes $\{ as ${
@@ -344,11 +342,11 @@ def parse_form(kind: str, body: bytes) -> tuple[Form, str]:
     return form, file_name
 
 
-def serve(folder: Path, port: str) -> None:
+def serve(folder: Path, port: str, verbs: Mapping[str, Verb]) -> None:
     """Show the page until Ctrl-C, SIGTERM or SIGHUP; ValueError unless the port is a number."""
     if not port.isdecimal() or int(port) > LAST_PORT:
         raise ValueError(f"port={port}: expected a number from 0 to {LAST_PORT}")
-    server = PageServer(folder, int(port))
+    server = PageServer(folder, int(port), verbs)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     print(f"open {server.address} (Ctrl-C ends it)", flush=True)

@@ -21,10 +21,9 @@ import pytest
 
 from gpusim_rl import registry
 from gpusim_rl.commands import registry as commands
-from gpusim_rl.commands import registry_page
-from gpusim_rl.commands.registry_page import LARGEST, ROW_LIMIT, PageServer, parse_form, words_of
-from gpusim_rl.serve.registry import Registry
-from tests.serving import NAME, PASS, demo_with
+from gpusim_rl.serve import registry_page
+from gpusim_rl.serve.registry_page import LARGEST, ROW_LIMIT, PageServer, parse_form, words_of
+from tests.serving import NAME, PASS
 from tests.worlds import ROOT
 
 BOUNDARY = "----of-a-browser"
@@ -76,18 +75,9 @@ def outcome(address: str) -> tuple[str, str]:
 
 
 @pytest.fixture
-def store(tmp_path) -> Registry:
-    """A registry with two versions that passed a gate."""
-    for n in range(2):
-        row = registry.add(tmp_path / "store", demo_with(tmp_path, n))
-        Registry(tmp_path / "store").record_judgement(row["digest"], PASS, "")
-    return Registry(tmp_path / "store", by="ada")
-
-
-@pytest.fixture
 def page(tmp_path) -> Iterator[PageServer]:
     """The page of the store, in a thread of the test."""
-    server = PageServer(tmp_path / "store", 0)
+    server = PageServer(tmp_path / "store", 0, commands.VERBS)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
@@ -111,20 +101,24 @@ def page_process(folder: Path) -> Iterator[str]:
         assert process.wait(10) == 143 and process.stdout.read() == ""
 
 
-def test_a_release_from_a_browser(tmp_path):
+def test_a_release_from_a_browser(tmp_path, files):
     """Files are added, promoted and rolled back, the history says so, and refusals are one line."""
-    files = [demo_with(tmp_path, n).read_bytes() for n in range(2)]
+    first, second = (file.read_bytes() for file in files[:2])
     alias = {"name": NAME, "alias": "candidate"}
     back = form(verb="rollback", **alias)
     refused = "error: candidate of quadruped had no version before"
     steps = [
-        (form(files[0], verb="add", note="no. 1"), "done", "quadruped version 1, .*"),
-        (form(files[1], verb="add"), "done", "quadruped version 2, .*"),
+        (form(first, verb="add", note="no. 1"), "done", "quadruped version 1, .*"),
+        (form(second, verb="add"), "done", "quadruped version 2, .*"),
         (form(verb="promote", **alias, version="1"), "done", "candidate: quadruped version 1, .*"),
         (form(verb="promote", **alias, version="2", why=SCRIPT), "done", "candidate: .*"),
         (back, "done", "candidate: quadruped version 1, .*"),
         (back, "not done", refused),
-        (form(files[0][:-9], verb="add"), "not done", r"error: walk\.onnx is not an ONNX file.*"),
+        (
+            form(first[:-9], verb="add"),
+            "not done",
+            r"error: walk\.onnx is not an ONNX file.*",
+        ),
     ]
     with page_process(tmp_path) as address:
         assert "Promote" not in get(address)
@@ -268,14 +262,14 @@ def test_a_form_is_read_byte_by_byte():
     fields, name = parse_form(KIND, form(file, verb="add", note="ü"))
     assert name == "walk.onnx"
     assert fields == {"verb": b"add", "note": "ü".encode(), "file": file}
-    assert words_of(fields, Path("f")) == ["add", "f", "note=ü"]
+    assert words_of(fields, Path("f"), commands.VERBS) == ["add", "f", "note=ü"]
 
 
 def test_many_versions_are_not_all_shown(store, page):
     """The newest are, and what an alias is; the rest is a command."""
     store.promote(NAME, 1, "candidate")
     row = store.version(NAME, 1) | {"lineage": "{}"}
-    for number in range(3, ROW_LIMIT + 4):
+    for number in range(4, ROW_LIMIT + 4):
         row |= {"version": number, "digest": f"{number:064}"}
         marks = ", ".join("?" * len(row))
         store.db.execute(
@@ -291,10 +285,10 @@ def test_many_versions_are_not_all_shown(store, page):
 def test_a_wrong_port_is_one_line(word, tmp_path):
     """A port is a number."""
     with pytest.raises(ValueError, match=f"{word}: expected a number from 0 to 65535"):
-        registry_page.serve(tmp_path, word.removeprefix("port="))
+        registry_page.serve(tmp_path, word.removeprefix("port="), {})
 
 
 def test_a_port_that_is_taken(page, tmp_path):
     """It is named."""
     with pytest.raises(OSError, match=f"^port={page.server_port}: Address already in use$"):
-        PageServer(tmp_path, page.server_port)
+        PageServer(tmp_path, page.server_port, {})
