@@ -9,8 +9,7 @@ import pytest
 from gpusim_rl import registry
 from gpusim_rl.commands.play_mode import DEMO
 from gpusim_rl.serve.registry import Registry
-from tests.serving import PASS, demo_with
-from tests.serving import other_version
+from tests.serving import PASS, demo_with, other_version
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
