@@ -55,7 +55,7 @@ from gpusim_rl.evaluation.evaluate import SEED
 from gpusim_rl.training import trainer
 from gpusim_rl.training.loop import Training, TrainingFailed
 
-# Why: docs/decisions/0065-time-to-success.md
+# Why: docs/decisions/benchmarks.md
 REQUIRE = ["foot_lift>=0.03", "drift_still<=0.05"]
 JUDGES = ("all", "first", "bisect")
 PICTURES = (".svg", ".png", ".pdf")

@@ -43,7 +43,7 @@ def array(x: Tensor) -> np.ndarray:
     return x.cpu().numpy()  # Gymnasium's interface is on the host
 
 
-# Why: docs/decisions/0059-adapters-are-leaves.md
+# Why: docs/decisions/code.md
 class Worlds(VectorEnv):
     """B worlds of a task, stepped together.
 

@@ -154,7 +154,7 @@ class Collector:
         return tensors
 
 
-# Why: docs/decisions/0086-rewards-of-the-newest-rows.md
+# Why: docs/decisions/records.md
 class Newest:
     """The newest rows of a ring as a record (T, B, …), so that older steps are not paid for again.
 

@@ -119,7 +119,7 @@ def adam(
     weights[i] -= factors[1, group] * mean / (wp.sqrt(square) / factors[2, group] + EPS)
 
 
-# Why: docs/decisions/0006-adam-in-one-vector.md
+# Why: docs/decisions/update-kernels.md
 class FlatAdam:
     """Adam (arXiv:1412.6980) on groups of parameters, in few kernels for all of them.
 

@@ -97,7 +97,7 @@ def vtrace(
     return delta + k * later, change
 
 
-# Why: docs/decisions/0072-end-of-a-step.md
+# Why: docs/decisions/records.md
 def end_values(
     value: Tensor,
     end: Sequence[Tensor],

@@ -132,7 +132,7 @@ def demonstration_env(config: Config, task: Task, episodes: int, seed: int) -> E
     return evaluation_env(task, episodes, **how)
 
 
-# Why: docs/decisions/0088-a-teacher-sees-the-critics-view.md
+# Why: docs/decisions/teachers.md
 def load_teacher(cfg: Config, env: Env, spec: Spec) -> Any:
     """The actor of teacher=, a run or a checkpoint, for the unhidden terms of an Env.
 

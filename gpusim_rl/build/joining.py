@@ -177,7 +177,7 @@ def check_settings(kind: Any, settings: Any) -> tuple[Any, dict[str, Range]]:
     return settings, allowed
 
 
-# Why: docs/decisions/0024-numbers-that-change.md
+# Why: docs/decisions/graphs.md
 def live_settings(
     section: str,
     kind: Any,

@@ -12,7 +12,7 @@ from typing import Any
 from gpusim_rl.core.errors import no_stderr, warn
 from gpusim_rl.core.paths import search_path
 
-# Why: docs/decisions/0092-ray-on-one-machine.md
+# Why: docs/decisions/cluster.md
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # Ray's own is 15: actors would starve beside the learner

@@ -218,7 +218,7 @@ class RemoteSource:
             seat.version = self.version
         return seat.asked
 
-    # Why: docs/decisions/0093-lag-is-bounded-by-asking.md
+    # Why: docs/decisions/cluster.md
     def ask_idle(self, done: int) -> None:
         """Let each idle actor collect, if its packet will not be late.
 
@@ -359,7 +359,7 @@ class RemoteSource:
         self.engine.close()
 
 
-# Why: docs/decisions/0107-evaluations-beside-the-learner.md
+# Why: docs/decisions/cluster.md
 class RemoteEvaluator:
     """Has policies evaluated in another process, one after the other.
 

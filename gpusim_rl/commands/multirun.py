@@ -158,7 +158,7 @@ def run(sweep: Sweep) -> None:
         errors.exit_with_error(f"{says}: {', '.join(failures)}", 128 + caught if caught else 1)
 
 
-# Why: docs/decisions/0073-a-directory-for-a-multirun.md
+# Why: docs/decisions/configuration.md
 def make_home(sweep: Sweep) -> Path:
     """The directory of a new multirun, with multirun.yaml, which says what is swept."""
     home = new_directory(Path(f"runs/multirun/{datetime.now():%Y-%m-%d_%H-%M-%S}"))

@@ -9,7 +9,7 @@ import yaml
 
 from gpusim_rl.core.paths import find_code, folders
 
-# Why: docs/decisions/0063-a-task-from-the-page.md
+# Why: docs/decisions/code.md
 TEMPLATES = Path(__file__).with_name("templates")
 TEMPLATE = "pointer"  # the name that stands in them, which docs/task.md explains
 PLACES = {  # file of templates/ → where it goes

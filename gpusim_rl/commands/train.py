@@ -77,7 +77,7 @@ def iterate(trainer: "Trainer") -> "Result":
         raise
 
 
-# Why: docs/decisions/0060-rooms-and-seams.md
+# Why: docs/decisions/code.md
 def write_results(trainer: "Trainer", scores: "Scores") -> "Result":
     """Write the files of a training's end: scores, policy, films, report and verdict.
 

@@ -194,7 +194,7 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
     return overrides, options
 
 
-# Why: docs/decisions/0073-a-directory-for-a-multirun.md
+# Why: docs/decisions/configuration.md
 def run_name(overrides: list[str], keys: Iterable[str]) -> str:
     """A directory's name for one run of a multirun, such as `algo.gamma_0.9-seed_1`.
 

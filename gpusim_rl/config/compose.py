@@ -47,7 +47,7 @@ def parse(overrides: list[str]) -> list[Override]:
     return parsed
 
 
-# Why: docs/decisions/0062-composition-is-plain-data.md
+# Why: docs/decisions/configuration.md
 def compose_plain(name: str, overrides: list[str]) -> Plain:
     """conf/<name>.yaml with the overrides of a command line.
 

@@ -11,7 +11,7 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten, is_below, leaves, merged
 from gpusim_rl.core.files import Plain
 
-# Why: docs/decisions/0051-a-recipe-for-a-gpu.md
+# Why: docs/decisions/configuration.md
 # What may differ: the task itself is the same on every device.
 # Of a curriculum the numbers of entries that there are: the same schedule, at other iterations.
 KEYS = ("num_envs", "num_steps", "iterations", "eval_every", "save_every", "log_every", "algo")

@@ -10,7 +10,7 @@ from gpusim_rl.config.trees import flatten, is_below, leaves, merged
 from gpusim_rl.core.files import Plain
 
 FAST, ROBOT = "fast", "robot"
-# Why: docs/decisions/0080-a-recipe-for-a-robot.md
+# Why: docs/decisions/configuration.md
 ALLOWED = (*KEYS, "task", "curriculum", "gpu")
 # what ranges= may change
 RANGES = ("task.randomise", "robot.actuator.delay", "task.observation_delay")

@@ -51,7 +51,7 @@ KEPT = {  # key of demonstrations → the name of their copy in a run
 }
 MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file", "teacher", *KEPT)
 NAMED = ("recipe", "ranges")  # groups whose numbers stand in the run itself
-# Why: docs/decisions/0050-a-run-keeps-its-model.md
+# Why: docs/decisions/checkpoints.md
 # What it cannot change; all other keys it changes with a warning
 FIXED = (
     *("task", "terrain", "robot", "recipe", "ranges", "seed", "num_envs", "gpu", "sim.name"),

@@ -33,7 +33,7 @@ DEFAULTS = {
 ARMS, OWN_REACH = ("reach", "reach_pose"), 0.947  # m, of tasks/assets/arm.xml
 BOX = ("task.center", "task.largest", "task.tilt", "task.lean", "task.spin")  # of goals
 SHORTEST = 0.005  # s, the timestep that robots/prepare.py gives each robot
-# Why: docs/decisions/0040-numbers-follow-the-legs.md
+# Why: docs/decisions/robots.md
 # Key of the task → the power of the relative length, for each number of a list, and for a range
 POWERS = {
     "task.fastest": (0.5, 0.5, 0.0),

@@ -61,7 +61,7 @@ class ProcessGroup:
         names |= {"TORCHELASTIC_RESTART_COUNT": "0"}
         return cls(*(int(os.environ.get(name, default)) for name, default in names.items()))
 
-    # Why: docs/decisions/0055-several-processes.md
+    # Why: docs/decisions/processes.md
     def join(self, device: str) -> str:
         """Connect to the other processes, once. Returns the device of this process."""
         if self.size == 1:

@@ -17,7 +17,7 @@ DEEPEST = 50  # lists and maps of JSON in one another
 ABANDONED = 3600.0  # age of a part [s]: nobody writes one for so long
 
 
-# Why: docs/decisions/0049-files-of-strangers.md
+# Why: docs/decisions/untrusted-files.md
 def part_of(path: Path) -> Path:
     """A name beside a file for what is not whole yet. Nobody can have put a link there before."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")

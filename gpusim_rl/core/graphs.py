@@ -22,7 +22,7 @@ from torch import Tensor
 from gpusim_rl.core.streams import one_stream, warp_stream
 
 # Calls that simply run before one is captured: meanwhile modules load and libraries choose.
-# Why: docs/decisions/0003-few-graphs.md
+# Why: docs/decisions/graphs.md
 WARM_UP = 3
 SKIPS = True  # whether work on no world is left out on the CPU, with the same results
 _recording = False  # what is called now is being recorded, and not run
@@ -194,7 +194,7 @@ def fetch(values: Tensor) -> Callable[[], list[float]]:
     return read
 
 
-# Why: docs/decisions/0004-no-work-for-no-world.md
+# Why: docs/decisions/graphs.md
 def rows_on_host(mask: Tensor) -> Tensor | None:
     """(n,) int64, the rows where a mask (B,) is true, if the host knows them without waiting.
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# Why: docs/decisions/0061-folders-that-are-links.md
+# Why: docs/decisions/configuration.md
 # In a checkout these two are links to conf/ and tasks/ at its top level.
 CONF, TASKS = PACKAGE / "conf", PACKAGE / "tasks"
 ASSETS = TASKS / "assets"  # MJCF files

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpusim_rl.core.paths import PACKAGE
 
-# Why: docs/decisions/0068-dependencies.md
+# Why: docs/decisions/dependencies.md
 PACKAGES = (
     *("torch", "mujoco", "mujoco-warp", "warp-lang", "numpy"),
     *("onnx", "onnxruntime", "hydra-core", "safetensors"),

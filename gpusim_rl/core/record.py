@@ -22,7 +22,7 @@ class Column(NamedTuple):
 
         Truth values lie among the float32 numbers, so that one kernel writes all that a step gives.
         """
-        # Why: docs/decisions/0005-flags-among-numbers.md
+        # Why: docs/decisions/records.md
         return torch.float32 if self.dtype == torch.bool else self.dtype
 
 

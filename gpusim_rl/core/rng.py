@@ -95,7 +95,7 @@ def stream_id(name: str) -> int:
     return int.from_bytes(hashlib.blake2s(name.encode(), digest_size=4).digest(), "little")
 
 
-# Why: docs/decisions/0001-counter-based-noise.md
+# Why: docs/decisions/noise.md
 class Rng:
     """Named random streams for B worlds.
 

@@ -31,7 +31,7 @@ def start_warp() -> None:
         raise ValueError(f"Warp cannot keep its kernels: {error}: {where}") from None
 
 
-# Why: docs/decisions/0002-one-stream.md
+# Why: docs/decisions/graphs.md
 def one_stream(device: torch.device | str) -> None:
     """Send all further work of torch and of Warp on a CUDA device to one stream.
 
@@ -107,7 +107,7 @@ def as_array(number: Tensor | float, device: torch.device) -> Tensor:
     return torch.as_tensor(number, dtype=torch.float32, device=device).view(1)
 
 
-# Why: docs/decisions/0056-threads-are-a-key.md
+# Why: docs/decisions/processes.md
 @contextmanager
 def torch_threads(n: int):
     """Run torch's CPU operations on n threads for a while; 0 leaves their number as it is."""

@@ -25,7 +25,7 @@ PAST = "history."  # before the name of a term whose earlier values are remember
 Memory = dict[str, Tensor]
 
 
-# Why: docs/decisions/0041-controller-is-traced.md
+# Why: docs/decisions/controller.md
 class Controller(nn.Module):
     """Readings, command and memory in; targets, fault and the next memory out.
 
@@ -79,7 +79,7 @@ class Controller(nn.Module):
         values = dict(zip(self.inputs, args, strict=True))
         restart, readings = values[RESTART], {name: values[name] for name in self.readings}
         memory = {name: values[MEMORY + name] for name in self.start}
-        # Why: docs/decisions/0042-faults-in-the-graph.md
+        # Why: docs/decisions/controller.md
         fault = ~finite(readings | memory)  # the task gets blank values instead
         sound = {name: where(fault, self.blank[name], x) for name, x in readings.items()}
         before = {name: where(fault, self.start[name], x) for name, x in memory.items()}

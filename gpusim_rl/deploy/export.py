@@ -132,7 +132,7 @@ def session(data: bytes) -> Any:
     return onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
 
 
-# Why: docs/decisions/0043-compared-step-by-step.md
+# Why: docs/decisions/controller.md
 def parity(data: bytes, controller: Controller, recorded: Trace) -> float:
     """Largest |ONNX - Env| / max(1, |Env|) of a target or of memory, over all world-steps.
 

@@ -25,7 +25,7 @@ from gpusim_rl.robots.models import compile_spec
 
 WORLDS = 32  # of the final evaluation, that a file is compared on
 STEPS = 64  # control steps of them
-# Why: docs/decisions/0044-ranges-from-the-evaluation.md
+# Why: docs/decisions/controller.md
 READINGS = "readings.json"  # of a run: what its final evaluation showed the policy
 
 

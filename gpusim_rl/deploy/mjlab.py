@@ -39,7 +39,7 @@ AXES = ("lin_vel_x", "lin_vel_y", "ang_vel_z")  # of it, in a deploy.yaml
 Terms = dict[str, Tensor]
 
 
-# Why: docs/decisions/0082-the-clock-in-the-action.md
+# Why: docs/decisions/controller.md
 class MjlabActor(nn.Module):
     """An actor that takes mjlab's observations (B, no) and gives mjlab's actions (B, nu).
 

@@ -33,7 +33,7 @@ MAX_BYTES = 1 << 28  # of a policy's file
 MAX_NUMBERS = 1 << 20  # of all readings, and of one memory, for one robot
 SHORTEST = 1e-4  # control period [s]
 # onnxruntime computes so many floats at once, and what is left over in another way.
-LANES = 4  # Why: docs/decisions/0096-bits-of-a-batch.md
+LANES = 4  # Why: docs/decisions/controller.md
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 TYPES = ("float32", "float64", "int32", "int64", "bool")
 # what a wrong description raises: JSON has numbers beyond float

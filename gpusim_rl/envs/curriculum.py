@@ -196,7 +196,7 @@ class Curriculum:
         """Whether a schedule follows the success of evaluations."""
         return any(entry["by"] == "success" for entry in self.plan.values())
 
-    # Why: docs/decisions/0023-success-of-the-moment.md
+    # Why: docs/decisions/curricula.md
     def follow(self, success: float, mean: "Tensor") -> None:
         """Move the mean () of evaluations towards the success of a new one. In place."""
         mean += SHARE * (success - mean)

@@ -32,7 +32,7 @@ class End(NamedTuple):
     added: Tensor  # (B, n) what the step adds to the statistics
 
 
-# Why: docs/decisions/0060-rooms-and-seams.md
+# Why: docs/decisions/code.md
 class Env(Worlds):
     """A task in a Sim. On a GPU no method reads a tensor on the host, except `metrics`.
 
@@ -137,7 +137,7 @@ class Env(Worlds):
         """How a step ended, of the rows after the physics; pure."""
         task = self.scheduled_task
         rows = rows | {"time": rows["time"] + 1}
-        # Why: docs/decisions/0007-two-writes-in-a-step.md
+        # Why: docs/decisions/observations.md
         values = self.measurement.updated(task.update, self.state_of(rows), rows, rng)
         rows |= self.changed(rows, values)
         push = self.task.randomization.push(rng, rows["sim/force"], rows.get("force_left"))

@@ -55,7 +55,7 @@ class WholeSample:
         return {name: part.reshape(-1, *x.shape) for (name, x), part in parts}
 
 
-# Why: docs/decisions/0076-three-kernels.md
+# Why: docs/decisions/step-kernels.md
 class FusedStep:
     """Steps an Env with a policy. Every kernel computes what `Env` computes with torch.
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from gpusim_rl.core.rng import Rng
 
 
-# Why: docs/decisions/0019-history-is-of-the-env.md
+# Why: docs/decisions/observations.md
 class Frames:
     """The last values (B, n) of B worlds; a restart fills them with the first. Methods are pure.
 

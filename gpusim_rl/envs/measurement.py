@@ -16,7 +16,7 @@ from gpusim_rl.envs.tracing import needs, reads, sample_inputs
 Update = Callable[[State, Rng], dict[str, Tensor]]  # Task.update
 
 
-# Why: docs/decisions/0018-noise-of-readings.md
+# Why: docs/decisions/observations.md
 class Measurement:
     """Computes the readings that a task's methods get on a robot, in the order that they use them.
 
@@ -123,7 +123,7 @@ class Measurement:
         both before its next action.
         """
         values = update(s, rng)
-        # Why: docs/decisions/0007-two-writes-in-a-step.md
+        # Why: docs/decisions/observations.md
         if self.filters:
             delivered = self.preview(s, rows, rng)
             if "command" in values:

@@ -260,7 +260,7 @@ def other_side(name: str) -> str:
 # -- the task's terms ------------------------------------------------------------------------------
 
 
-# Why: docs/decisions/0014-mirror-from-the-model.md
+# Why: docs/decisions/symmetry.md
 def derive_flips(task: Task) -> dict[str, Flip]:
     """How a reflection changes each term of `observe` and `privileged`, and the `action`.
 

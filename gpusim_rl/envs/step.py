@@ -10,7 +10,7 @@ from gpusim_rl.envs.observation import Observation
 from gpusim_rl.sim.base import LIMIT
 
 
-# Why: docs/decisions/0072-end-of-a-step.md
+# Why: docs/decisions/records.md
 class StepEnd(NamedTuple):
     """How a control step of B worlds ended."""
 
@@ -54,7 +54,7 @@ def fault_reasons(rows: Rows, end: Tensor, reward: Tensor) -> Tensor:
     return torch.stack([rows["sim/fault"], rows["sim/overflow"], views, rewards], 1)
 
 
-# Why: docs/decisions/0022-quarantine.md
+# Why: docs/decisions/faults.md
 def quarantined(
     end: Tensor, reward: Tensor, failed: Tensor, timed_out: Tensor, fault: Tensor
 ) -> StepEnd:

@@ -302,7 +302,7 @@ class Task:
         """
         return start
 
-    # Why: docs/decisions/0070-derived-entries.md
+    # Why: docs/decisions/observations.md
     @property
     def derived(self) -> dict[str, Callable[[State], Tensor]]:
         """Further entries (B, …) of a state, by name, each computed of it when it is read."""
@@ -336,7 +336,7 @@ class Task:
         """
         raise NotImplementedError  # contract
 
-    # Why: docs/decisions/0020-bonus-of-a-moment.md
+    # Why: docs/decisions/observations.md
     def bonus(self, s: State) -> dict[str, Tensor]:
         """Further terms (B,) of the reward, each an amount of this step: Σ weight · term, no dt.
 

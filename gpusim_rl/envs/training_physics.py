@@ -17,7 +17,7 @@ INTEGRATOR = {
 FRICTION = int(mujoco.mjtDisableBit.mjDSBL_FRICTIONLOSS)
 
 
-# Why: docs/decisions/0025-coarse-training.md
+# Why: docs/decisions/physics.md
 def coarse(
     mjm: mujoco.MjModel,
     actuator: Actuator,

@@ -71,7 +71,7 @@ def step_tensors(sim: Sim, fields: tuple[str, ...], forced: bool) -> dict[str, T
     )
 
 
-# Why: docs/decisions/0021-the-worst-step.md
+# Why: docs/decisions/faults.md
 class WorstStep:
     """Keeps the step with the largest reward term of any world; a fault counts as infinite.
 

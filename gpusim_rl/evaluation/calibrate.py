@@ -24,7 +24,7 @@ NAMES = "columns", "weights", "limit"  # of a calibration, in the file
 LARGEST = 0.25  # change of a command, as a share of the largest one
 
 
-# Why: docs/decisions/0081-as-fast-as-told.md
+# Why: docs/decisions/walking.md
 @torch.no_grad()
 def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Drive]:
     """Correct the command that the actor observes by what it makes of it. Changes the actor.

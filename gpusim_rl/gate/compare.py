@@ -148,7 +148,7 @@ def scenarios(robot: Robot, settings: Settings) -> list[str]:
     return [name for name in SCENARIOS if name not in left_out]
 
 
-# Why: docs/decisions/0095-pairs-are-driven-by-scenario.md
+# Why: docs/decisions/gate.md
 def pairs(
     robots: Sequence[Robot], scenario: str, count: int, settings: Settings, seed: int
 ) -> Array:

@@ -76,7 +76,7 @@ def network(model: onnx.ModelProto, path: Path) -> list[onnx.NodeProto]:
     return layers
 
 
-# Why: docs/decisions/0046-layers-converted-by-hand.md
+# Why: docs/decisions/gate.md
 def half(model: onnx.ModelProto, layers: list[onnx.NodeProto]) -> onnx.ModelProto:
     """The layers in half precision: weights, products and sums; inputs and results are cast."""
     out, names = without_checksums(model), {x.name for x in layers}

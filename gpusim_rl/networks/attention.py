@@ -9,7 +9,7 @@ HEADS = 2
 NEAR = 3.0  # of p at first: three quarters of eight frames
 
 
-# Why: docs/decisions/0084-frames-are-remembered.md
+# Why: docs/decisions/networks.md
 class Attention(nn.Module):
     """One causal layer of attention (arXiv:1706.03762) over the last K frames of an episode.
 

@@ -21,7 +21,7 @@ LAYERS = {
 }
 
 
-# Why: docs/decisions/0015-memory-of-a-policy.md
+# Why: docs/decisions/networks.md
 class Encoder(Protocol):
     """The part of a network that remembers an episode, before its layers.
 

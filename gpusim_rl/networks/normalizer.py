@@ -7,7 +7,7 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.symmetry import MirrorModule
 
 
-# Why: docs/decisions/0017-normalizer-in-the-network.md
+# Why: docs/decisions/networks.md
 class Normalizer(nn.Module):
     """(x - mean) / std, clamped. The statistics change only in `update`.
 

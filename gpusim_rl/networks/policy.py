@@ -249,7 +249,7 @@ class ActorCritic(SampleInParts, nn.Module):
 
     def describe(self, acted: Distribution, action: Tensor) -> dict[str, Tensor]:
         """The columns `stored` of actions (…, nu), if they are of this distribution."""
-        # Why: docs/decisions/0016-what-is-stored-of-an-action.md
+        # Why: docs/decisions/records.md
         columns = {name: getattr(acted, name).expand_as(action) for name in acted.columns}
         return dict(action=action, logp=acted.log_prob(action)) | columns
 
@@ -342,7 +342,7 @@ class ActorCritic(SampleInParts, nn.Module):
 
     def _run(self, net: Any, x: Tensor, *memory: Tensor) -> Any:
         """net(x, …), or another function, with the precision that `amp` says: of the type of x."""
-        # Why: docs/decisions/0069-float32-unless-asked.md
+        # Why: docs/decisions/precision.md
         # A captured graph must not depend on autocast's cache.
         bf16 = self.amp == "bf16"
         with torch.autocast(x.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):

@@ -85,7 +85,7 @@ class Constant(nn.Module):
         return 0.0 if self.bias is None else self.bias.expand(*x.shape[:-1], -1)
 
 
-# Why: docs/decisions/0013-hidden-units-in-pairs.md
+# Why: docs/decisions/symmetry.md
 class SymmetricMLP(nn.Module):
     """A multi-layer perceptron f with f(M x) = A f(x), exactly: M and A are mirrors.
 

@@ -27,7 +27,7 @@ from gpusim_rl.sim.native import Native
 TWINS = 16
 ALARM = 3.0  # distance from which mode=log warns
 START = 0.03  # half-width of the joints about those of the log, where the policy begins [rad, m]
-# Why: docs/decisions/0099-twins-walk-by-themselves.md
+# Why: docs/decisions/robot-log.md
 WINDOW = 2.0  # [s] of which a mean is compared; the first after a start is left out
 STILL = 0.4  # [s] before the policy begins in which the robot stands, so that what moves is noise
 LEAST, SMALLEST = 0.01, 1e-3  # of how a number moves, and in its unit, that twins differ by

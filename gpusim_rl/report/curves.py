@@ -15,7 +15,7 @@ import numpy as np
 
 from gpusim_rl.runs.summary import Summary
 
-# Why: docs/decisions/0057-curves-as-svg.md
+# Why: docs/decisions/pictures.md
 POINTS, FEW_POINTS = 240, 100  # of a line in a large and in a small picture
 LARGE, SMALL, SQUARE = (4.5, 2.3), (2.5, 1.35), (2.5, 1.9)  # inches
 GRAY, BAD = "#7d848e", "#d9534f"

@@ -74,7 +74,7 @@ def check_floats(base: Any) -> Any:
     return base
 
 
-# Why: docs/decisions/0039-robots-from-their-files.md
+# Why: docs/decisions/robots.md
 def raise_origin(spec: mujoco.MjSpec, m: mujoco.MjModel, base: str) -> bool:
     """Move an empty base to the trunk that it holds, in place. Returns whether it was empty.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import mujoco
 import numpy as np
 
-# Why: docs/decisions/0075-inertias-are-mended.md
+# Why: docs/decisions/robots.md
 SMALLEST = 1e-3, 1e-6  # kg, kg m²: least mass and inertia of a body that are not mended
 ROUNDING = 1e-6  # share of the largest moment by which the others together may fall short of it
 LISTED = 4  # names in a line

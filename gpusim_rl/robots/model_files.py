@@ -222,7 +222,7 @@ def unusual_files(folder: Path) -> list[str]:
     return [str(path) for path in (*(kinds.keys() - usual), *large)]
 
 
-# Why: docs/decisions/0049-files-of-strangers.md
+# Why: docs/decisions/untrusted-files.md
 def check_confined(text: str, folder: Path | None, where: str) -> None:
     """Check that an MJCF text reads no file outside of a folder, and none at all without one.
 

@@ -110,7 +110,7 @@ def find_menagerie_file(name: str) -> Path:
         ) from None
 
 
-# Why: docs/decisions/0077-dense-on-one-version.md
+# Why: docs/decisions/sims.md
 def compile_spec(spec: mujoco.MjSpec) -> mujoco.MjModel:
     """The compiled spec. Every model that is simulated is made here.
 

@@ -95,7 +95,7 @@ def keep_ground(spec: mujoco.MjSpec, original: mujoco.MjModel) -> bool:
     return bool(planes)
 
 
-# Why: docs/decisions/0039-robots-from-their-files.md
+# Why: docs/decisions/robots.md
 def set_options(option: Any) -> None:
     """Set the timestep, the solver and the surroundings that the task is tuned for, in place."""
     option.disableflags, option.enableflags, option.disableactuator = 0, 0, 0

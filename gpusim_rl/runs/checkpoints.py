@@ -103,7 +103,7 @@ class Checkpoints:
         all but the last."""
         while True:
             try:
-                # Why: docs/decisions/0008-order-of-saves-and-rows.md
+                # Why: docs/decisions/checkpoints.md
                 # the manifest comes first: a file that it does not list would be refused
                 self.write_manifest(manifest)
                 return write_whole(path, data)

@@ -122,7 +122,7 @@ class CheckpointWriter:
             self._start()
         with self._change:
             self._written.clear()
-            # Why: docs/decisions/0052-only-one-thread-frees.md
+            # Why: docs/decisions/checkpoints.md
             if job["metadata"] is not None:  # it replaces those that wait and have no evaluation
                 self._jobs = [
                     other

@@ -164,7 +164,7 @@ class Pool:
         ]
         return [name for name in alike if name not in old.network | new.network]
 
-    # Why: docs/decisions/0097-a-swap-between-two-steps.md
+    # Why: docs/decisions/registry.md
     def swap(self, version: Version) -> None:
         """Let another version drive from the next step on.
 

@@ -263,7 +263,7 @@ class Registry:
 
     # -- aliases -----------------------------------------------------------------------------------
 
-    # Why: docs/decisions/0094-an-alias-has-a-history.md
+    # Why: docs/decisions/registry.md
     def promote(
         self, name: str, which: int | str, alias: str, why: str = "", evidence: Row | None = None
     ) -> Row:

@@ -38,7 +38,7 @@ LONGEST = 1000  # characters of a field
 PATIENCE = 30.0  # s for a slow client
 ROW_LIMIT = 100  # versions and events of a policy, the newest
 LINES = 60  # of what a command said
-# Why: docs/decisions/0105-a-page-types-commands.md
+# Why: docs/decisions/web.md
 # Nothing is loaded from elsewhere, no script runs, and no other page holds this one in a frame.
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; frame-ancestors 'none'; "

@@ -53,7 +53,7 @@ def engine(sim: Sim) -> Sim:
     return sim.inner if isinstance(sim, ActuatedSim) else sim
 
 
-# Why: docs/decisions/0031-actuators-around-a-sim.md
+# Why: docs/decisions/actuators.md
 class ActuatedSim:
     """`Sim` around another: a timestep applies the torque for the targets of `delay` seconds ago.
 
@@ -164,7 +164,7 @@ class ActuatedSim:
             self._fault |= self.inner.fault()
             self.overflow |= self.inner.overflow
 
-    # Why: docs/decisions/0101-delays-in-seconds.md
+    # Why: docs/decisions/actuators.md
     def _late_target(self) -> Tensor:
         """(B, nu) the target of `delay` seconds ago. The memory gets that of now, in place."""
         if "targets" not in self.memory:

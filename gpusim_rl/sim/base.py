@@ -5,7 +5,7 @@ from typing import Protocol
 from torch import Tensor
 
 
-# Why: docs/decisions/0029-fifteen-members.md
+# Why: docs/decisions/sims.md
 class Sim(Protocol):
     """B copies of one MuJoCo model, stepped together.
 

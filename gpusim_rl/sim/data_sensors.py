@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import mujoco
 import numpy as np
 
-# Why: docs/decisions/0032-fields-of-mjdata.md
+# Why: docs/decisions/sims.md
 # Fields (nbody, …) of MjData: positions, and external forces in the order torque, force.
 FIELDS = ("xpos", "cfrc_ext")
 NEEDS = {"xpos": int(mujoco.mjtStage.mjSTAGE_POS), "cfrc_ext": int(mujoco.mjtStage.mjSTAGE_ACC)}

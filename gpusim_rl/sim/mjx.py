@@ -129,7 +129,7 @@ class Mjx:
         for name, value in self.tensors().items():
             value.copy_(state[name])
 
-    # Why: docs/decisions/0030-mjx-copies.md
+    # Why: docs/decisions/sims.md
     def _copy(self, result: Arrays) -> None:
         """Write what JAX returned into the tensors, in place."""
         # It reads our tensors, which are written next.

@@ -24,7 +24,7 @@ CONVERGES = 5  # iterations in which a solver that starts anew converges
 FULL = [int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL)]
 
 
-# Why: docs/decisions/0026-no-warm-start.md
+# Why: docs/decisions/sims.md
 def fast(mjm: mujoco.MjModel) -> mujoco.MjModel:
     """A copy of the model without what costs time and changes no motion.
 

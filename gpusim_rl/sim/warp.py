@@ -137,7 +137,7 @@ class Warp:
         with self._scope():
             self.m = put_model(mjm, num_envs, fields)
             self.d = make_data(self.m, mjm, num_envs, naconmax, njmax, fields)
-        # Why: docs/decisions/0027-fixed-iterations.md
+        # Why: docs/decisions/sims.md
         # Outside a CUDA capture, capture_while copies a counter to the host before every solver
         # iteration. A fixed number of launches gives the same bits (a converged world skips them)
         # and reads nothing; training needs six.
@@ -244,7 +244,7 @@ class Warp:
             if "cfrc_ext" in self._data:
                 mjw.rne_postconstraint(self.m, self.d)
 
-    # Why: docs/decisions/0028-sensors-after-a-restart.md
+    # Why: docs/decisions/sims.md
     def _sense_kernels(self) -> None:
         """Position and velocity sensors of the state as it is, in every world."""
         m, d = self.m, self.d

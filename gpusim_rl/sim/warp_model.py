@@ -64,7 +64,7 @@ def with_derived(fields: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*fields, *DERIVED, *bounds)))
 
 
-# Why: docs/decisions/0077-dense-on-one-version.md
+# Why: docs/decisions/sims.md
 def with_possible_jacobian(mjm: mujoco.MjModel) -> mujoco.MjModel:
     """The model, or a copy with a sparse Jacobian where MuJoCo Warp has no dense one.
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from gpusim_rl.core.provenance import cores_available
 
-# Why: docs/decisions/0066-what-bounds-the-speed.md
+# Why: docs/decisions/benchmarks.md
 # Which shares of the time belong together. On the CPU, the host computes the environment's tensors.
 # On CUDA the GPU does, so they belong to the simulation.
 CPU = {
@@ -75,7 +75,7 @@ def verdict(
     return Verdict(bound, f"bound by {bound}{alone}: {line}, {busy}")
 
 
-# Why: docs/decisions/0104-who-waits-says-what-bounds.md
+# Why: docs/decisions/cluster.md
 def cluster_verdict(row: dict[str, float]) -> Verdict:
     """Find the bound of a training whose worlds are in other processes, of a row of its log.
 

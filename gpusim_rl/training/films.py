@@ -20,7 +20,7 @@ SECONDS = 5  # of a film
 PATIENCE = 120.0  # s that the end of a training waits for the last film
 
 
-# Why: docs/decisions/0053-films-never-wait.md
+# Why: docs/decisions/pictures.md
 class Films:
     """Makes films of checkpoints: one at a time, and one more checkpoint may wait for its turn.
 

@@ -176,7 +176,7 @@ class Training:
             worst = self.iteration.env.worst_step
             self.pending.append((i, self.iteration.report(), row, worst.worst()))
             worst.clear()
-        # Why: docs/decisions/0008-order-of-saves-and-rows.md
+        # Why: docs/decisions/checkpoints.md
         if save or self.iteration.env.device.type == "cpu":
             self.flush()
             if self.iteration.iterations != i:
@@ -185,7 +185,7 @@ class Training:
             self.save(success, evaluated="success_of" not in row)
         return last
 
-    # Why: docs/decisions/0107-evaluations-beside-the-learner.md
+    # Why: docs/decisions/cluster.md
     def success_if_due(self, i: int, wait: bool) -> tuple[Row, float | None]:
         """Begin an evaluation if one is due, and take the success of one that is done.
 
@@ -378,7 +378,7 @@ class Training:
             return self.table.say(f"{what}, and were left out: set {settings}")
         self.table.say(f"{what}, and were left out: going on with {settings}")
         self.cfg = self.cfg.replace({f"sim.{name}": size for name, size in sizes.items()})
-        # Why: docs/decisions/0033-capacities-grow.md
+        # Why: docs/decisions/sims.md
         state = {name: value.cpu() for name, value in self.iteration.state().items()}
         done = self.iteration.iterations
         del self.iteration

@@ -96,7 +96,7 @@ def gpu_readings(device: torch.device) -> dict[str, Callable[[], float]]:
     }
 
 
-# Why: docs/decisions/0102-metrics-in-a-file.md
+# Why: docs/decisions/metrics.md
 def text(row: Plain, labels: dict[str, str], source: str = "metrics.jsonl of a training") -> str:
     """A row of metrics in Prometheus' text format.
 

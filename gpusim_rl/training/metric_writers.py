@@ -24,7 +24,7 @@ from gpusim_rl.core.waiting import waiting
 from gpusim_rl.training.dashboard import Row
 
 HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the new
-# Why: docs/decisions/0067-loggers-may-fail.md
+# Why: docs/decisions/metrics.md
 PATIENCE = 20.0  # s, for the first answer from W&B
 LAST = "300"  # s, for the last: without a network W&B would try for hours
 EVERY = 1.0  # s between two messages to MLflow
@@ -254,7 +254,7 @@ class MLflow:
     ConnectionError if the server does not answer.
     """
 
-    # Why: docs/decisions/0103-mlflow-is-a-logger.md
+    # Why: docs/decisions/metrics.md
     def __init__(self, logged: LoggedRun):
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its maker of use
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # else it tries for minutes

@@ -106,7 +106,7 @@ def check_context(context_class: type) -> bool:
     return any(software in name for software in (b"llvmpipe", b"softpipe", b"swrast"))
 
 
-# Why: docs/decisions/0054-opengl-and-triton.md
+# Why: docs/decisions/pictures.md
 def load_triton() -> None:
     """Load triton's library, where triton is installed, before OpenGL is used.
 

@@ -50,7 +50,7 @@ LARGEST = 1e6  # of a command, in any unit
 BROKEN = (TypeError, KeyError, AttributeError, OverflowError)
 
 
-# Why: docs/decisions/0071-goals-are-plain-bodies.md
+# Why: docs/decisions/arms.md
 def place_target(model: "MjModel", about: Description, command: np.ndarray) -> None:
     """Move the body that shows a command (n,) to it, if the model has one. In place.
 

@@ -23,7 +23,7 @@ from gpusim_rl.core.memory import trim_heap
 
 LOOPBACK = "127.0.0.1"
 PORT = 8080
-# Why: docs/decisions/0058-a-page-for-one-machine.md
+# Why: docs/decisions/web.md
 # Nothing is loaded from elsewhere, and no other page may hold this one in a frame.
 POLICY = (
     "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'; connect-src 'self' data: blob:;"

@@ -11,7 +11,7 @@ def relative(joint_pos: Tensor, step: Tensor, limits: Tensor) -> Tensor:
     return (joint_pos + step).clamp(limits[0], limits[1])
 
 
-# Why: docs/decisions/0038-targets-step-by-step.md
+# Why: docs/decisions/arms.md
 def integrated(
     target: Tensor, step: Tensor, limits: Tensor, joint_pos: Tensor, ahead: float
 ) -> Tensor:

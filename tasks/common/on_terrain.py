@@ -88,7 +88,7 @@ class OnTerrain(Task):
         distances = dict(progress=zero, wanted=zero.clone(), relevelled=zero > 0)
         return super().start(n, rng) | self.patches.draw(rng) | distances
 
-    # Why: docs/decisions/0036-levels-are-memory.md
+    # Why: docs/decisions/curricula.md
     def next_start(self, start: Values, ended: State, rng: Rng) -> Values:
         start = super().next_start(start, ended, rng) | {"kind": ended.kind}
         if not self.terrain["moves"]:

@@ -173,7 +173,7 @@ class Walking(Task):
         # not to the one that `update` draws: no robot knows it (envs/tracing.py)
         return s.goal + (s.command - s.goal).clamp(-self.goal_step, self.goal_step)
 
-    # Why: docs/decisions/0109-commands-have-an-acceleration.md
+    # Why: docs/decisions/walking.md
     def goal(self, s: State) -> Tensor:
         """(B, 3) the velocity to follow now: the command, or what moves to it."""
         return s.goal if self.acceleration else s.command
@@ -216,7 +216,7 @@ class Walking(Task):
         turned = 2 * math.pi * (s.phase[:, None] + self.lateness)
         return self.moving(s)[:, None] * turned.sin().clamp(min=0)
 
-    # Why: docs/decisions/0037-the-clock-moves-the-legs.md
+    # Why: docs/decisions/walking.md
     def bends(self, s: State) -> Tensor:
         """(B, nu) how far the clock bends the joints of swinging legs [rad]."""
         return (self.swing(s)[:, :, None] * self.bend).flatten(1)
@@ -246,7 +246,7 @@ class Walking(Task):
             power=-self.power(s),
         )
 
-    # Why: docs/decisions/0081-as-fast-as-told.md
+    # Why: docs/decisions/walking.md
     def offset(self, s: State) -> Tensor:
         """(B,) min(|ē_xy|, δ) + min(|ē_ω|, δ) of the mean error ē, as steep at 0 as elsewhere."""
         planar, turn = squared(s.mean_error[:, :2]).sqrt(), s.mean_error[:, 2].abs()

@@ -19,7 +19,7 @@ from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.runs.demonstrations import Demonstrations
 
 
-# Why: docs/decisions/0090-a-clone-is-anchored.md
+# Why: docs/decisions/teachers.md
 class Cloning:
     """Behavior cloning before the first rollout, then PPO with an anchor that fades.
 

@@ -183,7 +183,7 @@ def limit_std(max_std: wp.array[float], min_std: float, log_std: wp.array[float]
     log_std[j] = wp.min(log_std[j], wp.log(wp.max(max_std[0] - min_std, 1.0e-4)))
 
 
-# Why: docs/decisions/0011-ppo-for-robots.md
+# Why: docs/decisions/ppo.md
 @wp.kernel(enable_backward=False)
 def adapt(
     stats: wp.array[float],
@@ -217,7 +217,7 @@ def adapt(
         skips[i] += bad[0]
 
 
-# Why: docs/decisions/0012-loss-in-kernels.md
+# Why: docs/decisions/update-kernels.md
 class FusedLoss:
     """Loss, statistics and gradients of a minibatch of fixed size, at fixed addresses.
 

@@ -68,7 +68,7 @@ class PPO:
             )
         if cfg.tf32 and spec.device.type != "cpu":
             torch.set_float32_matmul_precision("high")
-        # Why: docs/decisions/0108-from-the-start-of-the-update.md
+        # Why: docs/decisions/ppo.md
         auto = "proximal" if spec.older_policy else "none"
         self.correction = auto if cfg.correction == "auto" else cfg.correction
         self.policy = policy = make_policy(spec, cfg)

@@ -11,7 +11,7 @@ from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip, ViewMirrors
 from gpusim_rl.networks.policy import ActorCritic
 
-WEIGHT_MAX = 2.0  # of π/μ; why 2: docs/decisions/0108-from-the-start-of-the-update.md
+WEIGHT_MAX = 2.0  # of π/μ; why 2: docs/decisions/ppo.md
 
 
 def sample_columns(policy: ActorCritic) -> Columns:
@@ -172,7 +172,7 @@ class Minibatches:
             self._images.copy_(self.mirror(self._originals))
         self._next += 1
 
-    # Why: docs/decisions/0010-samples-of-every-world.md
+    # Why: docs/decisions/ppo.md
     def shuffle(self, rng: Rng, iteration: Tensor) -> Tensor:
         """(count, n) int64: a random order of the samples for each epoch.
 

@@ -37,14 +37,14 @@ from .rate import late_readings, seconds, wrong_rate
 from .verdict import Json
 
 CHECKS = ("refuse", "clamp", "warn")
-# Why: docs/decisions/0048-median-of-fifty.md
+# Why: docs/decisions/guard.md
 PERIODS = 50  # control steps whose median period is compared with dt
 NEAR = 0.5  # [rad, m] a joint's largest distance from its target as the robot stands up
 SETTLE = 0.5  # [s] in the stance before the policy begins, and in the crouch
-# Why: docs/decisions/0047-crouch-to-stop.md
+# Why: docs/decisions/guard.md
 CROUCH = 0.6  # of the way to the lying pose; from 1 m/s a quadruped falls over with less than 0.4
 HEALS = 0.25  # of a fault, that a good step makes up for
-# Why: docs/decisions/0079-frozen-readings.md
+# Why: docs/decisions/guard.md
 FROZEN, MOVED = 10, 0.05  # control steps; [rad, m] that a target moves in the first half of them
 KIND = re.compile(r" is | has | of type | \[|: ")  # what stands before these in a line
 Array = np.ndarray

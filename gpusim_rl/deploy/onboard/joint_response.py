@@ -14,7 +14,7 @@ NEAR_AXIS = 0.3  # the same of a unit vector
 CLEAR = 0.01  # least tilt, in the file, that tells the legs apart; small ones depend on friction
 SWAPPED = 1.3  # times as far from the file's tilts as from those of the other joint: honest ≤ 1
 AGREES = 0.5  # least cosine between all tilts and the file's: honest robots have 0.65 or more
-# Why: docs/decisions/0078-each-joint-answers.md
+# Why: docs/decisions/guard.md
 OWN = 0.1  # least change of a joint that is moved, as a share of the file's
 SPEED = 0.35  # largest difference of the integral of joint_vel from the change, as a share
 SURE, CERTAIN = 3, 4  # standard errors, before a speed is taken, and before it is refused

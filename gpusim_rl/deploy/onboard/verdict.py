@@ -23,7 +23,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(cut(data)[0]).hexdigest()
 
 
-# Why: docs/decisions/0045-verdict-in-the-file.md
+# Why: docs/decisions/gate.md
 def with_verdict(data: bytes, verdict: Json) -> bytes:
     """The bytes of an ONNX file with a verdict, in place of an older one.
 

@@ -46,7 +46,7 @@ class Field:
 
 
 ANY = ("scale", "add", "set")
-# Why: docs/decisions/0034-fields-as-a-table.md
+# Why: docs/decisions/randomization.md
 FIELDS: dict[str, Field] = {
     "friction": Field(
         means="sliding friction of geoms", unit="1", when="episode",

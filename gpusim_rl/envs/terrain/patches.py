@@ -21,7 +21,7 @@ from gpusim_rl.sim.base import Sim
 FRICTION = "geom_friction.0"
 
 
-# Why: docs/decisions/0035-ground-of-boxes.md
+# Why: docs/decisions/terrain.md
 class Patches:
     """Patches of `levels` × `kinds` in `variants`, and where the worlds of a model have them.
 

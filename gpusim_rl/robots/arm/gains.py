@@ -11,7 +11,7 @@ from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.bodies import Array
 from gpusim_rl.robots.robot_config import Robot
 
-# Why: docs/decisions/0074-servos-of-an-arm.md
+# Why: docs/decisions/arms.md
 POSES = 200  # in which weights and inertias are measured
 # The joint's largest torque: so often that of the weight, and rad/s² of acceleration more.
 LIFT, ACCELERATION = 2.0, 10.0

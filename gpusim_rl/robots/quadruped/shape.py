@@ -35,7 +35,7 @@ class Guess(NamedTuple):
     armature: float  # shares of the leg's inertia
 
 
-# Why: docs/decisions/0009-own-gains-first.md
+# Why: docs/decisions/robots.md
 # In turn, until it stands: small robots tremble without armature, tall ones need stiff servos.
 GUESSES = (Guess(1.0, 0.2), Guess(1.0, 1.0), Guess(2.0, 0.2), Guess(2.0, 1.0))
 REASONS = {

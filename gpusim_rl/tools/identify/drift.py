@@ -37,7 +37,7 @@ class Comparison(NamedTuple):
         return f"{line}{first} to {last} {unit}".rstrip()
 
 
-# Why: docs/decisions/0106-drift-is-two-ranges-apart.md
+# Why: docs/decisions/robot-log.md
 def compare(
     estimates: dict[str, Estimate], word: str, robot: Robot | None
 ) -> tuple[list[Comparison], list[str]]:

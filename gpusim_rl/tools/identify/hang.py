@@ -259,7 +259,7 @@ class Residual:
         return (self(up) - self(down)) / (values[i] + size - below)
 
 
-# Why: docs/decisions/0100-least-squares-through-mujoco.md
+# Why: docs/decisions/robot-log.md
 def identify(motion: Motion, file: str = "the log") -> Fit:
     """Fit the numbers of `NAMES` by least squares: to the first seconds, then to all.
 
@@ -335,7 +335,7 @@ class EachJoint(NamedTuple):
     error: float
 
 
-# Why: docs/decisions/0100-least-squares-through-mujoco.md
+# Why: docs/decisions/robot-log.md
 def fit_each(residual: Residual, fit: Any) -> EachJoint:
     """Steps of Gauss and Newton from a fit whose numbers hold for all joints.
 

@@ -17,7 +17,7 @@ from gpusim_rl.networks.encoders import HiddenLayers, mlp
 from gpusim_rl.runs.demonstrations import Demonstrations
 
 
-# Why: docs/decisions/0091-a-style-of-few-terms.md
+# Why: docs/decisions/teachers.md
 class AMP:
     """A discriminator D tells shown transitions from the policy's own, and pays for its mistakes.
 
