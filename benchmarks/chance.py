@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import program
-from gpusim_rl.build.environment import make_task
+from gpusim_rl.assembly.environment import make_task
 from gpusim_rl.evaluation.evaluate import evaluate
 from tests.worlds import TASKS, Stateless, make_config
 

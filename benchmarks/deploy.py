@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks import program
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config.resume import load_config
 from gpusim_rl.envs.env import Env
 from gpusim_rl.evaluation.evaluate import SEED, evaluate, evaluation_env

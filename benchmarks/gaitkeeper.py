@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks import program
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config.resume import load_config
 from gpusim_rl.deploy.export_policy import export_bare_network
 from gpusim_rl.deploy.mjlab import MjlabActor

@@ -29,9 +29,9 @@ from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.deploy.onboard.log import Log
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.robot import make_robot
-from gpusim_rl.tools.identify import drift, hang, simulated, walk
-from gpusim_rl.tools.identify import main as identify
-from gpusim_rl.tools.identify.estimates import Estimate
+from gpusim_rl.identify import drift, hang, simulated, walk
+from gpusim_rl.identify import main as identify
+from gpusim_rl.identify.estimates import Estimate
 from tests.simulated_robot import Simulated
 
 SETTINGS: Any = compose_plain("play", ["mode=gate"])["gate"]

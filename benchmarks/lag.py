@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks import program
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.core.states import Live, copy_state, load_state
 from gpusim_rl.training.trainer import success
 from tests.worlds import make_config

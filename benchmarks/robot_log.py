@@ -30,7 +30,7 @@ from gpusim_rl.core.waiting import print_now
 from gpusim_rl.deploy.onboard.guard import Guard
 from gpusim_rl.deploy.onboard.log import Log, read
 from gpusim_rl.deploy.runtime import Policy
-from gpusim_rl.play.twin import ALARM, TwinResult, twins_of
+from gpusim_rl.identify.twin import ALARM, TwinResult, twins_of
 from tests.simulated_robot import NOISE, Simulated
 
 LOAD, HOLD = 0.2, 3.0  # share of the robot's mass; [s] that a command lasts

@@ -2,7 +2,7 @@
 
 import sys
 
-from gpusim_rl.tools.fit_actuator import main
+from gpusim_rl.identify.fit_actuator import main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

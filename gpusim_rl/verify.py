@@ -2,7 +2,7 @@
 
 import sys
 
-from gpusim_rl.tools.verify import main
+from gpusim_rl.training.verify import main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

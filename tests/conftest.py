@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpusim_rl.core.fuse import kernel
 from gpusim_rl.core.paths import CODE
+from gpusim_rl.fuse import kernel
 from tests.command_lines import EXPORTED, TINY, succeed
 from tests.shared import shared
 

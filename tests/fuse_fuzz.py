@@ -24,8 +24,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpusim_rl.build.iteration import make_iteration
-from gpusim_rl.core.fuse.kernel import Kernel
+from gpusim_rl.assembly.iteration import make_iteration
+from gpusim_rl.fuse.kernel import Kernel
 from gpusim_rl.tasks.classic.cartpole import Cartpole
 from tests.worlds import make_config
 

@@ -12,7 +12,7 @@ import torch
 import warp as wp
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.core.graphs import WARM_UP, Graph, capture, fetch, record
 from gpusim_rl.core.streams import one_stream
 from tests.command_lines import succeed

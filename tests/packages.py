@@ -10,14 +10,14 @@ ROOT = Path(__file__).parent.parent
 # A package imports those of lower floors only: docs/design.md says what each is for.
 FLOORS = {
     "core": 1,
-    **dict.fromkeys(("sim", "networks", "runs", "viewer"), 2),
-    "robots": 3,
+    **dict.fromkeys(("sim", "runs", "fuse"), 2),
+    **dict.fromkeys(("networks", "robots"), 3),
     "envs": 4,
-    **dict.fromkeys(("algorithms", "evaluation", "tasks", "config"), 5),
-    **dict.fromkeys(("build", "deploy", "report"), 6),
-    **dict.fromkeys(("training", "play", "adapters", "cluster"), 7),
-    **dict.fromkeys(("web", "gate", "serve"), 8),
-    **dict.fromkeys(("commands", "tools"), 9),
+    **dict.fromkeys(("algorithms", "evaluation", "tasks", "config", "viewer"), 5),
+    **dict.fromkeys(("assembly", "deploy", "report"), 6),
+    **dict.fromkeys(("training", "play", "doctor", "adapters", "cluster", "gate", "serve"), 7),
+    **dict.fromkeys(("identify", "web"), 8),
+    "commands": 9,
     "programs": 10,
 }
 PROGRAMS = "programs"  # train.py, play.py and the modules that `python -m gpusim_rl.NAME` runs

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 
-from gpusim_rl.core.free_bodies import robot_joint
+from gpusim_rl.robots.free_bodies import robot_joint
 from gpusim_rl.viewer.offscreen import Camera
 from gpusim_rl.viewer.stage import colors, contrast
 

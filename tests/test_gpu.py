@@ -10,18 +10,18 @@ import torch
 import warp as wp
 
 from benchmarks.levels import launches
-from gpusim_rl.build.iteration import make_iteration
-from gpusim_rl.core.fuse.kernel import Kernel
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.core.graphs import capture, record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.streams import one_stream, warp_stream
+from gpusim_rl.fuse.kernel import Kernel
 from gpusim_rl.robots.models import converged
 from gpusim_rl.sim.factory import choose
 from tests import graphs
 from tests.algorithms import test_loss_kernels
 from tests.benchmarks import test_levels
 from tests.command_lines import succeed
-from tests.core import test_fuse
+from tests.fuse import test_fuse
 from tests.worlds import TASKS, make_config, make_sim, make_task
 
 pytestmark = pytest.mark.gpu

@@ -21,9 +21,9 @@ from tests.packages import (
 
 # Beside the floors: who alone may import a name, and what a lower package is still not for.
 ONLY_FOR = {
-    "gpusim_rl.algorithms.ppo": ("algorithms", "build"),  # all others ask build for a learner
+    "gpusim_rl.algorithms.ppo": ("algorithms", "assembly"),  # all others ask assembly
     "gpusim_rl.web": ("web", "commands"),
-    "gpusim_rl.gate": ("gate", "commands", "tools"),
+    "gpusim_rl.gate": ("gate", "commands", "identify"),
     "gpusim_rl.serve": ("serve", "commands"),
 }
 NOT_FOR = {"training": ("viewer", "report")}  # commands/train.py calls them after a training
@@ -31,7 +31,7 @@ NOT_FOR = {"training": ("viewer", "report")}  # commands/train.py calls them aft
 # Who may read configuration, and with what. All others take plain values.
 READERS = {
     **dict.fromkeys(
-        ("config", "build", "report", "adapters", "tools", "commands"), "hydra omegaconf yaml"
+        ("config", "assembly", "report", "adapters", "identify", "commands"), "hydra omegaconf yaml"
     ),
     "runs": "yaml",  # a run directory holds config.yaml
 }

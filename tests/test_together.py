@@ -4,7 +4,7 @@ symmetry, a curriculum."""
 import pytest
 import torch
 
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config.sections import Config
 from gpusim_rl.deploy.export_policy import export_policy
 from gpusim_rl.evaluation.evaluate import evaluate

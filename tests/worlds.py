@@ -18,8 +18,8 @@ from torch import Tensor
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.ppo.settings import Settings
-from gpusim_rl.build.environment import OPTIONS, terrain_arguments
-from gpusim_rl.build.joining import join
+from gpusim_rl.assembly.environment import OPTIONS, terrain_arguments
+from gpusim_rl.assembly.joining import join
 from gpusim_rl.config import compose, resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.symmetry import ViewMirrors

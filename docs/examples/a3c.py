@@ -6,13 +6,13 @@ from functools import partial
 import torch
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.build.environment import build_env
-from gpusim_rl.build.iteration import join_learner, make_iteration
+from gpusim_rl.assembly.environment import build_env
+from gpusim_rl.assembly.iteration import join_learner, make_iteration
 from gpusim_rl.cluster.engine import Engine
+from gpusim_rl.cluster.packing import host, tensor
 from gpusim_rl.commands.train import configure
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.errors import one_line_errors
-from gpusim_rl.core.packing import host, tensor
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.training.trainer import Trainer
 

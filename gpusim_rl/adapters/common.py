@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gpusim_rl.build.environment import build_env
+from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.config import check_words, compose, resume, robot_size, trees, validate
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.memory import out_of_memory_named

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
-from gpusim_rl.build.environment import build_env
+from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.cluster.ledger import Packet, digest
+from gpusim_rl.cluster.packing import Arrays, host, pack, tensor
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.graphs import PartTimer
-from gpusim_rl.core.packing import Arrays, host, pack, tensor
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.core.record import Columns, Record
 from gpusim_rl.envs.curriculum import Curriculum

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from gpusim_rl.build.environment import build_env
+from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.cluster.actor import identity
+from gpusim_rl.cluster.packing import Arrays, tensor
 from gpusim_rl.config.sections import Config
-from gpusim_rl.core.packing import Arrays, tensor
 from gpusim_rl.envs.curriculum import Curriculum
 
 

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Evaluation, Iteration
 from gpusim_rl.algorithms.learner import Learner
-from gpusim_rl.build.environment import build_env
-from gpusim_rl.build.iteration import join_learner
-from gpusim_rl.build.learners import load_learner
+from gpusim_rl.assembly.environment import build_env
+from gpusim_rl.assembly.iteration import join_learner
+from gpusim_rl.assembly.learners import load_learner
+from gpusim_rl.cluster.packing import tensor
 from gpusim_rl.cluster.source import RemoteSource, Spent
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.packing import tensor
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import (
     Live,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpusim_rl.core.packing import Arrays, size
+from gpusim_rl.cluster.packing import Arrays, size
 
 FOREIGN = ("columns", "life", "twice", "version")  # refusals of packets that have no account
 

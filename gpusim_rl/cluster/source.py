@@ -15,11 +15,11 @@ from gpusim_rl.cluster.actor import Actor, identity
 from gpusim_rl.cluster.engine import Engine, Handle, ProcessLost
 from gpusim_rl.cluster.evaluator import Evaluator
 from gpusim_rl.cluster.ledger import Ledger, Packet, digest
+from gpusim_rl.cluster.packing import Arrays, host, shaped, tensor, unpack
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import PeerLost
 from gpusim_rl.core.errors import warn
 from gpusim_rl.core.graphs import PartTimer
-from gpusim_rl.core.packing import Arrays, host, shaped, tensor, unpack
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import Live
 from gpusim_rl.envs.env import Env

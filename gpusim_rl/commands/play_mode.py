@@ -23,17 +23,18 @@ from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import PACKAGE, executable, install, program
 from gpusim_rl.core.waiting import print_now
+from gpusim_rl.deploy import exported
+from gpusim_rl.envs.command_columns import fixed_command, is_number
 from gpusim_rl.gate import command as gate
 from gpusim_rl.gate import settings as gate_settings
 from gpusim_rl.play import player
 from gpusim_rl.play.player import Settings
-from gpusim_rl.runs.run import Run
+from gpusim_rl.runs.run import Run, find_run
 from gpusim_rl.serve import settings as serve_settings
 from gpusim_rl.viewer.caption import Caption
 from gpusim_rl.viewer.film import film
 from gpusim_rl.viewer.offscreen import has_display, load_backend
 from gpusim_rl.viewer.picture import picture
-from gpusim_rl.viewer.target import fixed_command, is_number
 from gpusim_rl.viewer.window import Keys, tour, view
 from gpusim_rl.web import requirements
 
@@ -84,7 +85,7 @@ def show(cfg: Settings) -> None:
         if cfg["repro"]:
             again = replay(cfg)
             return view(again.model, again.frames()) if has_display() else None
-        run = None if cfg["onnx"] else player.find_run(cfg)
+        run = None if cfg["onnx"] else find_run(cfg)
         rollout = open_rollout(cfg, run)
         about, fixed = rollout.about, fixed_command(rollout.about, cfg["command"])
         keys = Keys((), ())
@@ -107,7 +108,7 @@ def make_film(cfg: Settings) -> None:
             return film(
                 again.model, again.frames(), out, min(cfg["seconds"], REPLAY_SECONDS), **look
             )
-        run = None if cfg["onnx"] else player.find_run(cfg)
+        run = None if cfg["onnx"] else find_run(cfg)
         beside = run.path / "play.mp4" if run else Path(cfg["onnx"]).with_suffix(".mp4")
         out = Path(cfg["video"] or beside)
         validate.writable("video", str(out))
@@ -150,7 +151,7 @@ def evaluate_run(cfg: Settings) -> None:
     The run's own eval.json stays as training wrote it.
     """
     with errors.one_line_errors():
-        iteration, config = player.load_run(player.find_run(cfg), cfg)
+        iteration, config = player.load_run(find_run(cfg), cfg)
     from gpusim_rl.evaluation.evaluate import evaluate
 
     policy, task = iteration.policy, iteration.env.task
@@ -169,7 +170,7 @@ def grid_run(cfg: Settings) -> None:
     out= has the falls and the intervals, too.
     """
     with errors.one_line_errors():
-        run = player.find_run(cfg)
+        run = find_run(cfg)
         iteration, config = player.load_run(run, cfg)
         player.check_rough(run, iteration.env.task, "mode=grid")
     from gpusim_rl.evaluation import terrain_grid
@@ -192,7 +193,7 @@ def write_out(cfg: Settings, text: str) -> None:
 def export_run(cfg: Settings) -> None:
     """mode=export: write the controller, or with export=network the network alone."""
     with errors.one_line_errors():
-        run = player.find_run(cfg)
+        run = find_run(cfg)
         iteration, config = player.load_run(run, cfg)
         path = Path(cfg["out"] or run.path / "policy.onnx")
         validate.writable("out", str(path))
@@ -269,10 +270,10 @@ def write_task(cfg: Settings) -> None:
 def show_page(cfg: Settings) -> None:
     """mode=web: serve a page that shows one policy, or two side by side."""
     with errors.one_line_errors():
-        words = cfg["compare"] or [cfg["onnx"] or str(player.find_run(cfg).path)]
+        words = cfg["compare"] or [cfg["onnx"] or str(find_run(cfg).path)]
         for word in cfg["compare"] or ():
-            if not player.is_file(word):
-                player.find_run({"run": word})
+            if not exported.is_file(word):
+                find_run({"run": word})
     with errors.one_line_errors(), requirements.check_versions():
         from gpusim_rl.web import app  # loads torch and viser, after mistakes are answered
 
@@ -296,7 +297,7 @@ def show_log(cfg: Settings) -> None:
         from gpusim_rl.deploy.onboard.log import read
 
         log, result, model = read(Path(cfg["mcap"])), None, None
-        from gpusim_rl.play import robot_log, twin  # loads torch, after mistakes are answered
+        from gpusim_rl.identify import robot_log, twin  # loads torch, after mistakes are answered
 
         if cfg["video"]:
             load_backend()
@@ -325,7 +326,7 @@ def check_task(words: list[str]) -> None:
     """
     with errors.one_line_errors():
         configs = check_configs(words)
-    from gpusim_rl.play import check_task as checker  # loads torch, after mistakes are answered
+    from gpusim_rl.doctor import check_task as checker  # loads torch, after mistakes are answered
 
     name, sims = next(iter(configs.values())).task.name, " and ".join(configs)
     worlds = f"{checker.WORLDS} worlds with zero actions, {checker.WORLDS} with random ones"

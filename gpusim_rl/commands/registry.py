@@ -67,11 +67,11 @@ def add(
         ValueError: the file is damaged, edited, or another program wrote it.
         OSError: it cannot be read.
     """
+    from gpusim_rl.deploy import exported
     from gpusim_rl.gate.command import verdict_of
-    from gpusim_rl.play import player
 
     path = Path(file)
-    policy, _ = player.open_onnx(path)
+    policy, _ = exported.open_onnx(path)
     verdict_of(path)  # its ValueError names the file
     registry, name = Registry(folder, create=True), name or str(policy.about["task"])
     lineage = dict(policy.about.get("lineage", {})) | lineage_of(path, run)
@@ -175,13 +175,13 @@ def import_version(folder: Folder, file: Folder) -> Row:
     """
     import tempfile
 
-    from gpusim_rl.play import player
+    from gpusim_rl.deploy import exported
 
     data, about = read_exported(Path(file), MAX_PACKED)
     with tempfile.TemporaryDirectory() as draft:
         path = Path(draft) / "policy.onnx"
         path.write_bytes(data)
-        policy, _ = player.open_onnx(path)
+        policy, _ = exported.open_onnx(path)
     registry = Registry(folder, create=True)
     return registry.add(policy, about["name"], about["lineage"], about["note"])
 

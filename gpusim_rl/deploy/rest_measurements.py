@@ -6,11 +6,11 @@ from collections.abc import Iterable
 import mujoco
 import numpy as np
 
-from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.deploy.onboard.joint_response import MOVE, Answer
 from gpusim_rl.deploy.onboard.preflight import moved
 from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.envs.readings import JOINTS
+from gpusim_rl.robots.free_bodies import free_base
 from gpusim_rl.robots.servos import actuators, driven_joints, safe_controls
 
 SETTLE = 2.0  # [s] before the first reading, and until it lies

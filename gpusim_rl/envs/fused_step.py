@@ -7,13 +7,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.fuse.kernel import Eager, Place, fuse
 from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.record import Record, packed
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Rows
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.step import ended
+from gpusim_rl.fuse.kernel import Eager, Place, fuse
 
 
 class PolicyParts(Protocol):

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core import ranges
-from gpusim_rl.core.free_bodies import FreeBody, free_base, free_objects
 from gpusim_rl.core.ranges import Range
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.declarations import Command, Reflection, check_scheduled
@@ -22,6 +21,7 @@ from gpusim_rl.envs.readings import measured
 from gpusim_rl.envs.state import JointColumns, State, joint_columns, sensor_columns
 from gpusim_rl.envs.terrain.patches import Patches
 from gpusim_rl.envs.training_physics import check_times, coarse, description
+from gpusim_rl.robots.free_bodies import FreeBody, free_base, free_objects
 from gpusim_rl.robots.model_files import read_mjcf
 from gpusim_rl.robots.models import compile_mjcf, converged, find_mjcf
 from gpusim_rl.sim.actuator_spec import Actuator

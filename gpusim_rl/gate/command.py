@@ -8,8 +8,9 @@ from pathlib import Path
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.waiting import print_now
+from gpusim_rl.deploy import exported
 from gpusim_rl.deploy.onboard.verdict import Json
-from gpusim_rl.play import player
+from gpusim_rl.runs.run import find_run
 
 MAX_LINES = 3  # failures that are printed; out= holds all
 
@@ -104,10 +105,10 @@ def compare_files(
         titles: what the files are called in the report.
         say: takes a line after each round.
     """
-    policies = [player.open_onnx(path)[0] for path in paths]
+    policies = [exported.open_onnx(path)[0] for path in paths]
     from gpusim_rl.gate.compare import compare
 
-    with player.engine_errors(paths[1]), description_errors(paths[1]):
+    with exported.engine_errors(paths[1]), description_errors(paths[1]):
         return compare(policies, cfg["gate"], cfg["ab"], cfg["seed"], titles, say)
 
 
@@ -118,7 +119,7 @@ def policy_file(cfg: Json) -> Path:
 
     check_keys(cfg)
     writable("judged", cfg["judged"], (".onnx",))
-    path = Path(cfg["onnx"]) if cfg["onnx"] else player.find_run(cfg).path / "policy.onnx"
+    path = Path(cfg["onnx"]) if cfg["onnx"] else find_run(cfg).path / "policy.onnx"
     if not path.is_file() and not cfg["onnx"]:
         raise ValueError(f"there is no {path}: write it with mode=export")
     writable("onnx", None if cfg["judged"] else str(path))
@@ -144,10 +145,10 @@ def evaluate_file(
 
 def report_of(path: Path, settings: Json, seed: int, title: str | None = None) -> Json:
     """The report of a file, into which nothing is written; ValueError if it cannot be judged."""
-    policy, _ = player.open_onnx(path)
+    policy, _ = exported.open_onnx(path)
     from gpusim_rl.gate.judge import evaluate_policy
 
-    with player.engine_errors(path), description_errors(path):
+    with exported.engine_errors(path), description_errors(path):
         return evaluate_policy(policy, settings, seed, title or str(path))
 
 

@@ -20,10 +20,10 @@ from gpusim_rl.core.maths import wilson
 from gpusim_rl.core.waiting import counted
 from gpusim_rl.deploy.onboard.verdict import Json, digest, with_verdict
 from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
+from gpusim_rl.envs.command_columns import rotations
 from gpusim_rl.gate.drive import DriveResult, drive
 from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
-from gpusim_rl.viewer.target import rotations
 
 # Keys of a report that its verdict has, besides success.
 VERDICT_KEYS = "verdict complaints skipped follows kind reported seed changed".split()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 
-from gpusim_rl.core.free_bodies import FreeBody, free_base
 from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.robots.free_bodies import FreeBody, free_base
 from gpusim_rl.robots.models import compile_spec
 from gpusim_rl.robots.servos import driven_joints, gear, safe_controls
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from gpusim_rl.core import maths
+from gpusim_rl.envs.command_columns import plain_columns, rotations
 from gpusim_rl.gate.robot import Robot
-from gpusim_rl.viewer.target import plain_columns, rotations
 
 Array = np.ndarray
 Settings = Mapping[str, Any]  # the section `gate` of a configuration

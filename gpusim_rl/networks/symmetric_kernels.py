@@ -17,8 +17,8 @@ import warp as wp
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gpusim_rl.core.fuse.trace import FunctionRun
 from gpusim_rl.core.streams import launch
+from gpusim_rl.fuse.trace import FunctionRun
 from gpusim_rl.networks.encoders import LAYERS
 
 # A fused product and sum would round one of two mirrored terms, and not the other.

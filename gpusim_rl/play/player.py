@@ -1,6 +1,5 @@
 """Policies as play.py shows them: the policy of a run, or an exported file."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,35 +7,17 @@ from typing import TYPE_CHECKING, Any
 from gpusim_rl.config import resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
-from gpusim_rl.core.files import read_whole
-from gpusim_rl.play.rollouts import FileRollout, Rollout, RunRollout, engine_errors
-from gpusim_rl.runs.run import Run, newest
+from gpusim_rl.deploy.exported import open_onnx
+from gpusim_rl.play.rollouts import FileRollout, Rollout, RunRollout
+from gpusim_rl.runs.run import Run
 from gpusim_rl.viewer.film import Frames
-from gpusim_rl.viewer.target import check_command
 from gpusim_rl.viewer.window import Command
 
 if TYPE_CHECKING:
-    from mujoco import MjModel
-
     from gpusim_rl.algorithms.iteration import Iteration
-    from gpusim_rl.deploy.runtime import Policy
     from gpusim_rl.envs.task import Task
 
 Settings = dict[str, Any]  # of conf/play.yaml, as a command line changes them
-ENDLESS = ("Loop", "Scan", "SequenceMap")  # operators that may repeat others without end
-MAX_STEPS = 1000  # timesteps of a control step
-SHORTEST = 1e-5  # timestep [s]
-
-
-def is_file(word: str) -> bool:
-    """Whether a word names an exported policy, and no run."""
-    path = Path(word)
-    return path.is_file() or (path.suffix == ".onnx" and not path.is_dir())
-
-
-def find_run(cfg: Settings) -> Run:
-    """The run that run= names, else the newest."""
-    return Run.open(Path(cfg["run"]) if cfg["run"] else newest())
 
 
 def load_run(run: Run, cfg: Settings) -> tuple["Iteration", Config]:
@@ -55,8 +36,8 @@ def load_run(run: Run, cfg: Settings) -> tuple["Iteration", Config]:
     else:
         state, metadata, path = run.checkpoints.restore(errors.warn)
     edited = resume.edits(metadata, config.plain, path)
-    from gpusim_rl.build.earlier_runs import for_playing  # loads torch, after mistakes
-    from gpusim_rl.build.iteration import make_iteration  # loads torch, after mistakes
+    from gpusim_rl.assembly.earlier_runs import for_playing  # loads torch, after mistakes
+    from gpusim_rl.assembly.iteration import make_iteration  # loads torch, after mistakes
 
     iteration = make_iteration(for_playing(config), num_envs=1)
     iteration.policy.load(state, str(path))
@@ -140,7 +121,7 @@ def frames_of(rollout: Rollout, command: Command | None, several: bool = False) 
 def run_rollout(run: Run, iteration: "Iteration", config: Config, cfg: Settings) -> RunRollout:
     """Worlds of a run's task in which its policy acts: worlds= of them, or one."""
     task, n = task_on_ground(run, iteration.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
-    from gpusim_rl.build.models import (
+    from gpusim_rl.assembly.models import (
         make_picture_model,  # loads torch, after mistakes are answered
     )
 
@@ -148,90 +129,6 @@ def run_rollout(run: Run, iteration: "Iteration", config: Config, cfg: Settings)
         weights=config.task.weights, noise=config.task.noise, seed=cfg["seed"]
     )
     return RunRollout(iteration.policy, task, n, **how, picture=make_picture_model(config))
-
-
-def check_operators(path: Path) -> None:
-    """ValueError unless a stranger's ONNX file ends, is ONNX's alone and holds its own weights."""
-    import onnx
-    from google.protobuf.message import DecodeError
-
-    from gpusim_rl.deploy.runtime import MAX_BYTES
-
-    try:
-        model = onnx.load_model_from_string(read_whole(path, MAX_BYTES))
-    except DecodeError:
-        raise ValueError(f"{path} is not an ONNX file that onnxruntime can load") from None
-    if model.functions:
-        raise ValueError(f"{path}: functions of its own are not allowed")
-    graphs = [model.graph]
-    while graphs:
-        graph = graphs.pop()
-        for tensor in tensors_of(graph):
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
-                raise ValueError(f"{path}: the numbers of {tensor.name!r} are in another file")
-        for node in graph.node:
-            if node.domain not in ("", "ai.onnx") or node.op_type in ENDLESS:
-                name = f"{node.domain}.{node.op_type}".strip(".")
-                raise ValueError(f"{path}: the operator {name} is not allowed")
-            for attribute in node.attribute:
-                graphs += [attribute.g, *attribute.graphs]
-
-
-def tensors_of(graph: Any) -> Iterator[Any]:
-    """All tensors of an ONNX graph, without those of its subgraphs."""
-    sparse = [*graph.sparse_initializer]
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            sparse += [attribute.sparse_tensor, *attribute.sparse_tensors]
-            yield from (attribute.t, *attribute.tensors)
-    for tensor in sparse:
-        yield from (tensor.values, tensor.indices)
-
-
-def check_model(model: "MjModel", policy: "Policy", path: Path) -> None:
-    """ValueError unless a stranger's model is a robot that the policy of its file can drive."""
-    names = {"sensor": [model.sensor(i).name for i in range(model.nsensor)]}
-    names["joint"] = [model.joint(i).name for i in range(model.njnt)]
-    for name, width in policy.needs.items():
-        if name in ("joint_pos", "joint_vel"):
-            joints = policy.reads.get(name, [])
-            fits = len(joints) == width and all(
-                joint and joint in names["joint"] for joint in joints
-            )
-        else:
-            is_sensor = name in names["sensor"] and name not in policy.reads
-            fits = is_sensor and model.sensor(name).dim[0] == width
-        source = [x.get("source") for x in policy.about["inputs"] if x.get("name") == name]
-        if not fits and source == ["estimator"]:
-            where = "play its run instead, or give it a sensor of this name"
-            raise ValueError(f"{path}: {name!r} is a state estimator's, not its model's: {where}")
-        if not fits:
-            raise ValueError(f"{path}: its model has no reading {name!r} as the policy needs it")
-    if model.nu != len(policy.joints):
-        raise ValueError(f"{path}: {len(policy.joints)} targets for {model.nu} actuators")
-    timestep = model.opt.timestep
-    if not SHORTEST <= timestep <= 1.01 * policy.dt <= MAX_STEPS * timestep:
-        raise ValueError(f"{path}: timesteps of {timestep} s in {policy.dt} s are not played")
-
-
-def open_onnx(path: Path) -> tuple["Policy", "MjModel"]:
-    """The policy of an exported file, and its model; ValueError if they do not fit together."""
-    import mujoco
-
-    from gpusim_rl.deploy import runtime
-    from gpusim_rl.robots.model_files import check_confined
-    from gpusim_rl.robots.models import compile_spec
-
-    if path.is_file():
-        check_operators(path)
-    policy = runtime.Policy(path)
-    check_confined(policy.mjcf, None, str(path))
-    with engine_errors(path):
-        model = compile_spec(mujoco.MjSpec.from_string(policy.mjcf))
-    check_model(model, policy, path)
-    check_command(policy.command, model, path)
-    return policy, model
 
 
 def file_rollout(path: Path) -> FileRollout:

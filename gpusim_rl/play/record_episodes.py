@@ -4,15 +4,16 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gpusim_rl.build.earlier_runs import demonstration_env, for_playing, record_run
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.earlier_runs import demonstration_env, for_playing, record_run
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config import compose, resume, validate
 from gpusim_rl.config.sections import Config
-from gpusim_rl.deploy import runtime
+from gpusim_rl.deploy import exported, runtime
 from gpusim_rl.envs.env import Env
 from gpusim_rl.evaluation.demonstrate import SEED, Act, demonstrate, model_digest
 from gpusim_rl.play import player
 from gpusim_rl.runs.demonstrations import Demonstrations
+from gpusim_rl.runs.run import find_run
 
 
 def record_episodes(cfg: player.Settings) -> Demonstrations:
@@ -25,11 +26,11 @@ def record_episodes(cfg: player.Settings) -> Demonstrations:
     """
     episodes, seed = cfg["episodes"], SEED + cfg["seed"]
     if cfg["run"] or not cfg["onnx"]:
-        iteration, config = player.load_run(player.find_run(cfg), cfg)
+        iteration, config = player.load_run(find_run(cfg), cfg)
         if not cfg["onnx"]:
             return record_run(config, iteration, episodes, seed)
     path = Path(cfg["onnx"])
-    policy, model = player.open_onnx(path)
+    policy, model = exported.open_onnx(path)
     if not cfg["run"]:
         config = task_config(policy, cfg)
         iteration = make_iteration(for_playing(config), num_envs=1)

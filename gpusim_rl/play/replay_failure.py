@@ -10,8 +10,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from gpusim_rl.build.environment import make_task
-from gpusim_rl.build.models import model_must_fit
+from gpusim_rl.assembly.environment import make_task
+from gpusim_rl.assembly.models import model_must_fit
 from gpusim_rl.config import check_words, compose, validate
 from gpusim_rl.config.run_files import find_files
 from gpusim_rl.config.sections import Config

@@ -11,17 +11,15 @@ Videos, the window and the web page step these. Both kinds have:
 - `followed`: (n,) what the robot did of the command then, in its units; None if nobody knows.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpusim_rl.core import errors
-from gpusim_rl.core.free_bodies import free_base, robot_joint
-from gpusim_rl.viewer.target import Description, place_target
+from gpusim_rl.deploy.exported import engine_errors
+from gpusim_rl.envs.command_columns import Description, place_target
+from gpusim_rl.robots.free_bodies import free_base, robot_joint
 
 if TYPE_CHECKING:
     from mujoco import MjData, MjModel
@@ -213,19 +211,6 @@ def velocity_of_base(about: Description, data: "MjData") -> np.ndarray | None:
     linear, angular = data.qvel[base.qvel][:3], data.qvel[base.qvel][3:]  # of the world, of itself
     x, y, _ = data.xmat[base.body].reshape(3, 3).T @ linear
     return np.array([x, y, angular[2]])
-
-
-@contextmanager
-def engine_errors(path: Path) -> Iterator[None]:
-    """Turn an error of MuJoCo with a stranger's model into a ValueError that names the file."""
-    import mujoco
-
-    errors.silence_mujoco()
-    try:
-        yield
-    except (mujoco.FatalError, ValueError) as error:
-        where = "" if str(error).startswith(str(path)) else f"{path}: "
-        raise ValueError(f"{where}{error}") from None
 
 
 def show_fields(

@@ -270,3 +270,8 @@ class Run:
     def damaged(self) -> dict[str, int]:
         """File of rows → how many damaged ones the last reading left out, if any."""
         return {name: rows.damaged for name, rows in self._rows.items() if rows.damaged}
+
+
+def find_run(cfg: Plain) -> Run:
+    """The run that `run=` of a command line names, else the newest."""
+    return Run.open(Path(cfg["run"]) if cfg["run"] else newest())

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gpusim_rl.deploy.exported import check_operators
 from gpusim_rl.deploy.onboard.verdict import digest
 from gpusim_rl.deploy.runtime import Array, Policy, Readings
-from gpusim_rl.play.player import check_operators
 from gpusim_rl.serve.registry import interface
 
 DIGITS = 12  # of a digest, as answers and pages show it

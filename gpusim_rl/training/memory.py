@@ -17,9 +17,9 @@ from rich.table import Table
 from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.build.earlier_runs import Maker
-from gpusim_rl.build.iteration import make_iteration
-from gpusim_rl.build.learners import world_multiple
+from gpusim_rl.assembly.earlier_runs import Maker
+from gpusim_rl.assembly.iteration import make_iteration
+from gpusim_rl.assembly.learners import world_multiple
 from gpusim_rl.config.device_overrides import choose_device_overrides
 from gpusim_rl.config.recipe import describe_recipe
 from gpusim_rl.config.sections import Config

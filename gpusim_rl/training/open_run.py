@@ -8,8 +8,8 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.build.learners import ACTOR
-from gpusim_rl.build.models import keep_models
+from gpusim_rl.assembly.learners import ACTOR
+from gpusim_rl.assembly.models import keep_models
 from gpusim_rl.config import resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.trees import flatten

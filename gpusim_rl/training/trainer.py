@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config.sections import Config, TaskSection
 from gpusim_rl.config.validate import code_words
 from gpusim_rl.core.distributed import ProcessGroup

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from gpusim_rl.core.errors import printable
-from gpusim_rl.core.free_bodies import robot_joint
-from gpusim_rl.viewer.target import Description, plain_columns
+from gpusim_rl.envs.command_columns import Description, plain_columns
+from gpusim_rl.robots.free_bodies import robot_joint
 
 if TYPE_CHECKING:
     from mujoco import MjModel

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpusim_rl.core.free_bodies import free_base, robot_joint
+from gpusim_rl.robots.free_bodies import free_base, robot_joint
 from gpusim_rl.viewer.edges import smooth_edges
 from gpusim_rl.viewer.stage import Stage
 

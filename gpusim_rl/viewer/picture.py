@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpusim_rl.core.files import write_whole
-from gpusim_rl.core.free_bodies import free_base
+from gpusim_rl.robots.free_bodies import free_base
 from gpusim_rl.viewer.offscreen import Camera, whole
 
 if TYPE_CHECKING:

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpusim_rl.core.free_bodies import robot_joint
+from gpusim_rl.envs.command_columns import (
+    Description,
+    command_arrow,
+    leaning,
+    plain_columns,
+    rotations,
+)
+from gpusim_rl.robots.free_bodies import robot_joint
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.offscreen import framing, load_triton, make_stage, quiet_glfw, whole
 from gpusim_rl.viewer.picture import add_arrow
-from gpusim_rl.viewer.target import Description, command_arrow, leaning, plain_columns, rotations
 
 if TYPE_CHECKING:
     from mujoco import MjData, MjModel, MjvScene

@@ -13,7 +13,7 @@ import viser
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.viewer.target import fixed_command
+from gpusim_rl.envs.command_columns import fixed_command
 from gpusim_rl.web.controls import SPEEDS, Controls, Requests, Sliders
 from gpusim_rl.web.pace import Every, Pace
 from gpusim_rl.web.policy_panel import PolicyPanel, run_choices

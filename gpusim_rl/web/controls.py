@@ -16,7 +16,7 @@ import viser
 from viser import ViserServer
 
 from gpusim_rl.core.errors import printable
-from gpusim_rl.viewer.target import angles, leaning, plain_columns, rotations
+from gpusim_rl.envs.command_columns import angles, leaning, plain_columns, rotations
 from gpusim_rl.viewer.window import tour
 
 SPEEDS = {"1": 1.0, "1/2": 0.5, "1/4": 0.25, "1/10": 0.1}  # × real time

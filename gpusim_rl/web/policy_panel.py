@@ -8,11 +8,12 @@ import viser
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.core import errors
-from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.core.paths import quoted
+from gpusim_rl.deploy import exported
 from gpusim_rl.play import player
 from gpusim_rl.play.rollouts import Rollout, RunRollout
-from gpusim_rl.runs.run import Run
+from gpusim_rl.robots.free_bodies import free_base
+from gpusim_rl.runs.run import Run, find_run
 from gpusim_rl.web.controls import LAST as LOWEST
 from gpusim_rl.web.controls import LONGEST, Plot, short
 from gpusim_rl.web.scene import Scene
@@ -49,9 +50,9 @@ class PolicyPanel:
 
     def load(self, word: str) -> tuple[Run | None, Iteration | None, Rollout]:
         """The run and the PPO of a policy, None for one of a file, and the worlds it acts in."""
-        if player.is_file(word):
+        if exported.is_file(word):
             return None, None, player.file_rollout(Path(word))
-        run = player.find_run({"run": word})
+        run = find_run({"run": word})
         ppo, config = player.load_run(run, self.cfg)
         return run, ppo, player.run_rollout(run, ppo, config, self.cfg)
 
@@ -259,7 +260,7 @@ def tracked(measures: dict[str, float]) -> dict[str, float]:
 
 def run_choices(words: list[str]) -> list[str]:
     """These runs and files, then the newest runs beside them and under runs/."""
-    roots = {Path("runs"), *(Path(word).parent for word in words if not player.is_file(word))}
+    roots = {Path("runs"), *(Path(word).parent for word in words if not exported.is_file(word))}
     runs = {
         folder.parent.resolve(): folder.parent
         for root in sorted(roots)

@@ -8,11 +8,11 @@ import trimesh
 import viser
 from mjviser.conversions import group_geoms_by_visual_compat, merge_geoms
 
-from gpusim_rl.core.free_bodies import robot_joint
+from gpusim_rl.envs.command_columns import command_arrow
 from gpusim_rl.play.rollouts import Rollout
+from gpusim_rl.robots.free_bodies import robot_joint
 from gpusim_rl.viewer.offscreen import VISIBLE_GROUPS, make_stage, whole
 from gpusim_rl.viewer.stage import colors, sky
-from gpusim_rl.viewer.target import command_arrow
 
 BOX, PLANE = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_PLANE
 SMOOTH = 0.15  # share of the way that the camera goes to the robot in each picture

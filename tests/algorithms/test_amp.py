@@ -11,7 +11,7 @@ import torch
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.rewards.amp.amp import AMP, term_columns
 from gpusim_rl.algorithms.rewards.amp.settings import Settings
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import Record
 from gpusim_rl.evaluation.demonstrate import describe_env

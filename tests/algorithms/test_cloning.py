@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpusim_rl.algorithms.cloning.cloning import Cloning
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import copy_state
 from gpusim_rl.evaluation.demonstrate import describe_env

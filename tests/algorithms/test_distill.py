@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from gpusim_rl.algorithms.distill.distill import Distill
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.build.joining import join
+from gpusim_rl.assembly.joining import join
 from gpusim_rl.commands.train import configure
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer

@@ -8,8 +8,8 @@ import torch
 
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build.iteration import make_iteration
-from gpusim_rl.build.joining import join
+from gpusim_rl.assembly.iteration import make_iteration
+from gpusim_rl.assembly.joining import join
 from gpusim_rl.commands.train import configure
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Columns, Record, vector

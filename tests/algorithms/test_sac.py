@@ -10,7 +10,7 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 from gpusim_rl.algorithms.replay import draw_windows
 from gpusim_rl.algorithms.sac.sac import SAC
 from gpusim_rl.algorithms.sac.settings import Settings
-from gpusim_rl.build.joining import join
+from gpusim_rl.assembly.joining import join
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.symmetry import MirrorModule, unmoved
 from gpusim_rl.networks.encoders import HiddenLayers

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from gpusim_rl.build.iteration import make_iteration as make_alone
+from gpusim_rl.assembly.iteration import make_iteration as make_alone
 from gpusim_rl.cluster.actor import identity
 from gpusim_rl.cluster.engine import Engine
 from gpusim_rl.cluster.iteration import make_iteration

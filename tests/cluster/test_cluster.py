@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.cluster import engine
 from gpusim_rl.cluster.actor import Actor, identity
 from gpusim_rl.config import command_line, resume

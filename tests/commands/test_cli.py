@@ -17,7 +17,7 @@ import yaml
 from safetensors.torch import save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config import command_line, compose
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.evaluation.evaluate import SEED, STOP_SEED

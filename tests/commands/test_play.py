@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.commands import play, play_mode
 from gpusim_rl.config import check_words, compose, resume
 from gpusim_rl.envs import curriculum

@@ -11,8 +11,9 @@ from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.evaluation.demonstrate import SEED
 from gpusim_rl.evaluation.evaluate import evaluate
 from gpusim_rl.play import record_episodes
-from gpusim_rl.play.player import find_run, load_run
+from gpusim_rl.play.player import load_run
 from gpusim_rl.runs.demonstrations import Demonstrations
+from gpusim_rl.runs.run import find_run
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY
 from tests.worlds import check_words

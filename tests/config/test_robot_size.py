@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gpusim_rl.adapters.common import compose_config
-from gpusim_rl.build.environment import make_task
+from gpusim_rl.assembly.environment import make_task
 from gpusim_rl.config import robot_size, validate
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.errors import warn_once

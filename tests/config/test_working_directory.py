@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 
 from gpusim_rl.adapters import common
 from gpusim_rl.algorithms.load import load_algorithm
-from gpusim_rl.build.environment import make_task
-from gpusim_rl.build.joining import check_settings
-from gpusim_rl.build.models import keep_models
+from gpusim_rl.assembly.environment import make_task
+from gpusim_rl.assembly.joining import check_settings
+from gpusim_rl.assembly.models import keep_models
 from gpusim_rl.commands import train as commands
 from gpusim_rl.config import command_line, compose, resume, validate
 from gpusim_rl.core.paths import CONF, PACKAGE, TASKS, find_asset, folders, user_folder

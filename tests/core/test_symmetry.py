@@ -10,9 +10,9 @@ from torch import Tensor
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.loss import APPROX_KL, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build.environment import robot_arguments
-from gpusim_rl.build.iteration import make_iteration as build_iteration
-from gpusim_rl.build.joining import make_spec
+from gpusim_rl.assembly.environment import robot_arguments
+from gpusim_rl.assembly.iteration import make_iteration as build_iteration
+from gpusim_rl.assembly.joining import make_spec
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.record import Record

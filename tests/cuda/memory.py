@@ -21,7 +21,7 @@ import warp as wp
 emulate.start()
 
 from gpusim_rl.algorithms.iteration import Iteration  # noqa: E402
-from gpusim_rl.build.iteration import make_iteration  # noqa: E402
+from gpusim_rl.assembly.iteration import make_iteration  # noqa: E402
 from gpusim_rl.commands import train as commands  # noqa: E402
 from gpusim_rl.core.distributed import SINGLE  # noqa: E402
 from gpusim_rl.core.graphs import WARM_UP  # noqa: E402

@@ -9,12 +9,12 @@ import warp as wp
 
 from gpusim_rl.algorithms import flat_adam, returns
 from gpusim_rl.algorithms.ppo import loss_kernels
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.core import rng
-from gpusim_rl.core.fuse.kernel import Kernel
+from gpusim_rl.fuse.kernel import Kernel
 from gpusim_rl.networks import symmetric_kernels
 from tests.command_lines import run_process
-from tests.core import test_fuse
+from tests.fuse import test_fuse
 from tests.worlds import make_config
 
 NV_INFO = 0x70000000  # type of the section with what a function needs

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpusim_rl.build.environment import robot_arguments
+from gpusim_rl.assembly.environment import robot_arguments
 from gpusim_rl.core.symmetry import view_mirrors
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.controller import MEMORY, NEXT, RESTART, Controller, check_names

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from benchmarks.deploy import ROOT, episodes, walk_alone
-from gpusim_rl.deploy import runtime
+from gpusim_rl.deploy import exported, runtime
 from gpusim_rl.deploy.onboard.verdict import with_verdict
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
-from gpusim_rl.play import player
 from tests.command_lines import run_process, run_python
 from tests.exported import export_task, notes_of
 from tests.robot_computer import BANNED
@@ -295,7 +294,7 @@ def test_weights_of_another_file(walker, tmp_path, monkeypatch):
         runtime.Policy(path)
     assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match=f"the numbers of '{weights.name}' are in another file"):
-        player.check_operators(path)
+        exported.check_operators(path)
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ import yaml
 
 from gpusim_rl.commands import registry
 from gpusim_rl.config import compose
-from gpusim_rl.tools.identify import main as identify
+from gpusim_rl.identify import main as identify
 from tests import arm_files, humanoid_files, robot_files
 from tests.command_lines import command
 from tests.docs.examples import PAGES, commands, files

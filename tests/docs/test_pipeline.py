@@ -19,7 +19,7 @@ from gpusim_rl.commands import registry
 from gpusim_rl.config.recipe import unlearned
 from gpusim_rl.deploy.onboard.log import Log
 from gpusim_rl.deploy.runtime import Policy
-from gpusim_rl.tools.identify import simulated
+from gpusim_rl.identify import simulated
 from tests import serving
 from tests.docs.examples import files
 from tests.worlds import ROOT, check_words

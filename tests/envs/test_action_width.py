@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpusim_rl.adapters import gymnasium_env
-from gpusim_rl.build.environment import build_env
+from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.commands import new_task
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.sections import Config

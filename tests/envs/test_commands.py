@@ -14,11 +14,11 @@ import torch
 from gpusim_rl.core.maths import leaning_rotation, rotate, yaw
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.deploy.describe import describe_command
+from gpusim_rl.envs.command_columns import check_command, plain_columns, rotations
 from gpusim_rl.envs.declarations import Command, Rotation, Vector, check_shown_by
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task, reward_terms
 from gpusim_rl.tasks.common.actions import integrated, relative
-from gpusim_rl.viewer.target import check_command, plain_columns, rotations
 from gpusim_rl.viewer.window import tour
 from gpusim_rl.web.controls import numbers
 from tests.schema import problems

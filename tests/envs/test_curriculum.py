@@ -14,7 +14,7 @@ import torch
 
 from gpusim_rl.adapters import common
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config import check_words as words_of
 from gpusim_rl.config import compose, resume
 from gpusim_rl.envs import curriculum
@@ -218,7 +218,7 @@ class Scaled(Cartpole):
 
 def test_views_that_show_a_number_resume_exactly(monkeypatch):
     """Where a view is of a number that moves, a run that is loaded goes on bit by bit, too."""
-    monkeypatch.setattr("gpusim_rl.build.environment.load_task", lambda *_: Scaled)
+    monkeypatch.setattr("gpusim_rl.assembly.environment.load_task", lambda *_: Scaled)
     words = ["task=cartpole", written({"task.sigma": schedule(2.0, 0.5, stop=8)})]
     one, other = build(*words), build(*words)
     for _ in range(3):
@@ -240,7 +240,7 @@ class Ranged(Quadruped):
 
 def test_a_number_in_the_commands_ranges(monkeypatch):
     """A scheduled number among others in `Command.largest` moves the range of what is drawn."""
-    monkeypatch.setattr("gpusim_rl.build.environment.load_task", lambda *given: Ranged)
+    monkeypatch.setattr("gpusim_rl.assembly.environment.load_task", lambda *given: Ranged)
     ppo = build(written({"task.sigma": schedule(0.125, 2.0, stop=2)}))
     command = ppo.env.memory["command"]
     assert (command.abs() <= torch.tensor([0.125, 0.5, 0.25])).all()

@@ -7,8 +7,8 @@ import re
 import pytest
 import torch
 
-from gpusim_rl.build.iteration import make_iteration
-from gpusim_rl.core.fuse.kernel import Kernel, largest_difference, trial_rows
+from gpusim_rl.assembly.iteration import make_iteration
+from gpusim_rl.fuse.kernel import Kernel, largest_difference, trial_rows
 from tests.worlds import TASKS, make_config, numbers
 
 SMALL = ("sim=native", "sim.threads=1", "device=cpu", "algo.hidden=[16]", "fuse=on")

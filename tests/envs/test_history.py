@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpusim_rl.build.environment import make_task as make_configured_task
+from gpusim_rl.assembly.environment import make_task as make_configured_task
 from gpusim_rl.envs.env import Env
 from gpusim_rl.evaluation.evaluate import evaluation_env
 from tests.algorithms.test_capture import exempt

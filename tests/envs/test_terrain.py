@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpusim_rl.build.environment import make_task
+from gpusim_rl.assembly.environment import make_task
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.terrain.kinds import KINDS, Patch

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gpusim_rl.adapters import common
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.commands.train import configure
 from gpusim_rl.config import compose
 from gpusim_rl.config.sections import Config

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.evaluation import calibrate
 from gpusim_rl.evaluation.drives import Drive
 from gpusim_rl.networks.calibration import Calibration, features

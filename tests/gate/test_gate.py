@@ -21,8 +21,8 @@ from onnx import numpy_helper
 from gpusim_rl.commands import play, play_mode
 from gpusim_rl.commands.play_mode import DEMO, choose_mode, demo
 from gpusim_rl.config.compose import compose_plain
-from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.deploy import exported
 from gpusim_rl.deploy.onboard.verdict import digest, read_verdict, with_verdict
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.deploy.to_onnx import sealed
@@ -34,7 +34,7 @@ from gpusim_rl.gate.judge import failures, rate, row, table
 from gpusim_rl.gate.robot import Robot, base_body, make_robot, posture
 from gpusim_rl.gate.scenarios import SCENARIOS, Plan, lacks
 from gpusim_rl.gate.worlds import Worlds
-from gpusim_rl.play import player
+from gpusim_rl.robots.free_bodies import free_base
 
 TINY = (
     *("gate.robots=3", "gate.seconds=2", "gate.endurance.robots=1", "gate.endurance.minutes=0.02"),
@@ -621,7 +621,7 @@ def test_a_file_that_cannot_be_judged(tmp_path):
         gate.evaluate_policy(policy, SETTINGS, 1, "test")
     (tmp_path / "no.onnx").write_bytes(b"\xff" * 20)
     with pytest.raises(ValueError, match="is not an ONNX file"):
-        player.open_onnx(tmp_path / "no.onnx")
+        exported.open_onnx(tmp_path / "no.onnx")
 
 
 def test_reported_scenarios_exist():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpusim_rl.build.environment import make_task
+from gpusim_rl.assembly.environment import make_task
 from gpusim_rl.config import robot_size
 from gpusim_rl.config.compose import build, compose_plain
 from gpusim_rl.config.sections import Config

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from gpusim_rl.build.environment import make_task
+from gpusim_rl.assembly.environment import make_task
 from gpusim_rl.config import robot_size
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.mirror import derive_flips

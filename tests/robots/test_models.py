@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from gpusim_rl.core import errors
+from gpusim_rl.deploy import exported
 from gpusim_rl.envs.task import Task
 from gpusim_rl.gate.robot import compiled
-from gpusim_rl.play import player
 from gpusim_rl.robots import models
 from gpusim_rl.sim.factory import make
 from tests.packages import ROOT, source_files
@@ -44,8 +44,8 @@ def load_played(file: Path, monkeypatch) -> mujoco.MjModel:
     """The model of an exported file with this MJCF, as play.py simulates it."""
     policy = SimpleNamespace(mjcf=file.read_text(), command=None)
     monkeypatch.setattr("gpusim_rl.deploy.runtime.Policy", lambda path: policy)
-    monkeypatch.setattr(player, "check_model", lambda *_: None)
-    return player.open_onnx(file.with_suffix(".onnx"))[1]
+    monkeypatch.setattr(exported, "check_model", lambda *_: None)
+    return exported.open_onnx(file.with_suffix(".onnx"))[1]
 
 
 LOADED = {

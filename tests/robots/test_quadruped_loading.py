@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from benchmarks.deploy import episodes, walk_alone
-from gpusim_rl.build.environment import make_task, robot_arguments
+from gpusim_rl.assembly.environment import make_task, robot_arguments
 from gpusim_rl.config.compose import build
 from gpusim_rl.config.sections import RobotSection
 from gpusim_rl.core.paths import ASSETS

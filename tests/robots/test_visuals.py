@@ -12,8 +12,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from gpusim_rl.build.iteration import make_iteration
-from gpusim_rl.build.models import make_picture_model
+from gpusim_rl.assembly.iteration import make_iteration
+from gpusim_rl.assembly.models import make_picture_model
 from gpusim_rl.commands import play
 from gpusim_rl.config import compose
 from gpusim_rl.play.rollouts import RunRollout

@@ -18,7 +18,7 @@ from gpusim_rl.config import resume
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.errors import one_line_errors
 from gpusim_rl.core.files import part_of, write_whole
-from gpusim_rl.deploy import runtime
+from gpusim_rl.deploy import exported, runtime
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.play import player
 from gpusim_rl.robots.model_files import check_confined, copy_model
@@ -381,7 +381,7 @@ def test_hostile_operators(tmp_path, trained):
         model.graph.node.append(node if kind == "If" else inner)
         onnx.save(model, tmp_path / f"{i}.onnx")
         with pytest.raises(ValueError, match=r"the operator [\w.]+ is not allowed"):
-            player.check_operators(tmp_path / f"{i}.onnx")
+            exported.check_operators(tmp_path / f"{i}.onnx")
     model = onnx.load(trained / "policy.onnx")
     for kind in ("value", "sparse_value"):
         far = onnx.TensorProto(name="far", data_location=onnx.TensorProto.EXTERNAL)
@@ -393,9 +393,9 @@ def test_hostile_operators(tmp_path, trained):
         model.graph.node.append(onnx.helper.make_node("If", ["restart"], ["y"], then_branch=graph))
         onnx.save(model, tmp_path / "far.onnx")
         with pytest.raises(ValueError, match="the numbers of 'far' are in another file"):
-            player.check_operators(tmp_path / "far.onnx")
+            exported.check_operators(tmp_path / "far.onnx")
         del model.graph.node[-1]
-    player.check_operators(trained / "policy.onnx")
+    exported.check_operators(trained / "policy.onnx")
 
 
 def test_hostile_policies(tmp_path, trained):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save as to_bytes
 
-from gpusim_rl.build.iteration import make_iteration as make_iteration_of
+from gpusim_rl.assembly.iteration import make_iteration as make_iteration_of
 from gpusim_rl.commands import train
 from gpusim_rl.config import compose, resume
 from gpusim_rl.config.sections import Config

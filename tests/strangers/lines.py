@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build import iteration
+from gpusim_rl.assembly import iteration
 from gpusim_rl.commands import multirun
 from gpusim_rl.config import compose, trees
 from gpusim_rl.core.seeds import EVALUATION_SEEDS

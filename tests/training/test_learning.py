@@ -3,7 +3,7 @@
 import pytest
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config.sections import Config
 from gpusim_rl.evaluation.evaluate import STOP_SEED, evaluate
 from tests.worlds import make_config

@@ -19,7 +19,7 @@ import torch
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build.iteration import make_iteration as build_iteration
+from gpusim_rl.assembly.iteration import make_iteration as build_iteration
 from gpusim_rl.commands import train
 from gpusim_rl.config import resume
 from gpusim_rl.config.sections import Config

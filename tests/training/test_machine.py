@@ -15,11 +15,11 @@ import torch
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from gpusim_rl.identify import drift
+from gpusim_rl.identify.estimates import Estimate
 from gpusim_rl.runs import writer
 from gpusim_rl.runs.run import Run
 from gpusim_rl.serve.metrics import Metrics
-from gpusim_rl.tools.identify import drift
-from gpusim_rl.tools.identify.estimates import Estimate
 from gpusim_rl.training.machine import Machine, text
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY

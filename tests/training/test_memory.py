@@ -9,8 +9,8 @@ import torch
 import warp as wp
 
 from gpusim_rl.algorithms.ppo import ppo
-from gpusim_rl.build import environment, joining
-from gpusim_rl.build.iteration import make_iteration
+from gpusim_rl.assembly import environment, joining
+from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.training.memory import PARTS, held_bytes, measure_parts, measure_plan
 from tests.command_lines import command, refused, succeed
 from tests.worlds import make_config, make_env, make_ppo

@@ -8,8 +8,8 @@ import pytest
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.build.iteration import make_iteration
-from gpusim_rl.build.learners import load_learner
+from gpusim_rl.assembly.iteration import make_iteration
+from gpusim_rl.assembly.learners import load_learner
 from gpusim_rl.config import compose, numbers, resume
 from gpusim_rl.config.trees import flatten
 from gpusim_rl.runs.run import Run

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from mujoco.rendering.classic import gl_context
 
-from gpusim_rl.viewer import offscreen, target
+from gpusim_rl.envs import command_columns as target
+from gpusim_rl.viewer import offscreen
 from tests.command_lines import environment, run_process
 
 BALL = "<mujoco><worldbody><light pos='0 0 3'/><geom size='1' rgba='1 0 0 1'/></worldbody></mujoco>"

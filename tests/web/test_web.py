@@ -36,8 +36,10 @@ from websockets.sync.client import connect
 
 from gpusim_rl.commands import play_mode
 from gpusim_rl.config import compose
+from gpusim_rl.deploy import exported
 from gpusim_rl.play import player
 from gpusim_rl.play.rollouts import velocity_of_base
+from gpusim_rl.runs.run import find_run
 from gpusim_rl.viewer.window import tour
 from gpusim_rl.web import requirements, share
 from gpusim_rl.web.app import Web, serve
@@ -317,7 +319,7 @@ def test_page_and_film_agree(trained, show, source):
     (panel,) = web.policies
     if source == "run":
         cfg = settings(f"run={path}", "seed=3")
-        run = player.find_run(cfg)
+        run = find_run(cfg)
         rollout = player.run_rollout(run, *player.load_run(run, cfg), cfg)
     else:
         rollout = player.file_rollout(path)
@@ -604,8 +606,8 @@ def test_what_is_a_file(trained, tmp_path):
     """A policy is known by being a file: its name may lack .onnx, which a run's may have."""
     shutil.copy(trained / "policy.onnx", tmp_path / "policy")
     (tmp_path / "dir.onnx").mkdir()
-    assert player.is_file(str(tmp_path / "policy")) and player.is_file("missing.onnx")
-    assert not player.is_file(str(tmp_path / "dir.onnx")) and not player.is_file("missing")
+    assert exported.is_file(str(tmp_path / "policy")) and exported.is_file("missing.onnx")
+    assert not exported.is_file(str(tmp_path / "dir.onnx")) and not exported.is_file("missing")
 
 
 def test_compare(trained, show):

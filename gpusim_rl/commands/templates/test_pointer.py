@@ -7,7 +7,7 @@ import mujoco
 import pytest
 import torch
 
-from gpusim_rl.build.environment import build_env
+from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.commands.train import configure
 from gpusim_rl.deploy.export_policy import export_policy
 from gpusim_rl.envs.mirror import derive_flips

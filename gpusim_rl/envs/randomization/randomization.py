@@ -8,7 +8,6 @@ import mujoco
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.randomization.entries import Entry, active_entries
 from gpusim_rl.envs.randomization.fields import field
@@ -16,6 +15,7 @@ from gpusim_rl.envs.randomization.gravity import Gravity
 from gpusim_rl.envs.randomization.joints import joint_ranges, servo_joints
 from gpusim_rl.envs.randomization.pushes import Pushes
 from gpusim_rl.envs.randomization.sampling import Block, element_columns, zero_padded
+from gpusim_rl.robots.free_bodies import free_base
 from gpusim_rl.sim.actuator_spec import DELAY, GAINS, Actuator
 from gpusim_rl.sim.base import GRAVITY, OPTIONS, WIND
 

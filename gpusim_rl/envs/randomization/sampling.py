@@ -12,11 +12,11 @@ import mujoco
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.free_bodies import free_base
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.randomization.entries import Entry
 from gpusim_rl.envs.randomization.fields import field
 from gpusim_rl.envs.randomization.joints import BALL, FREE
+from gpusim_rl.robots.free_bodies import free_base
 
 TAIL = 0.0013498980316300946  # Φ(-3)
 KINDS = ("uniform", "log_uniform", "normal")

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.free_bodies import free_base, free_objects
 from gpusim_rl.core.graphs import rows_on_host
 from gpusim_rl.core.maths import rotate
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.terrain.kinds import KINDS, Kind
 from gpusim_rl.envs.terrain.library import BOXES, CELL, POINTS, Library, make_library
 from gpusim_rl.envs.terrain.slots import FIELDS, find_slots
+from gpusim_rl.robots.free_bodies import free_base, free_objects
 from gpusim_rl.sim.base import Sim
 
 FRICTION = "geom_friction.0"

@@ -1,0 +1,613 @@
+"""What operators of torch compute, as expressions of C++ for the scalars of one world."""
+
+from collections.abc import Callable
+from operator import mul
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpusim_rl.fuse.trace import (
+    KINDS,
+    ROWS,
+    WHOLE,
+    Call,
+    Cells,
+    Flat,
+    Tracer,
+    UnknownOperator,
+    as_names,
+    each,
+    entry,
+    literal,
+    one_for_all,
+)
+
+OPERATORS: dict[str, Callable[[Tracer, Call], Any]] = {}
+ARITHMETIC = {  # of operands of the result's kind
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "rsub": "{1} - {0}",
+    "mul": "{0} * {1}",
+    "maximum": "maximum({0}, {1})",
+    "minimum": "minimum({0}, {1})",
+    "atan2": "wp::atan2({0}, {1})",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
+    "bitwise_xor": "{0} ^ {1}",
+    "bitwise_left_shift": "shift_left({0}, {1})",
+    "bitwise_right_shift": "shift_right({0}, {1})",
+    "bitwise_not": "~{0}",
+    "floor_divide": "quotient({0}, {1})",
+    "remainder": "remainder({0}, {1})",
+    "square": "{0} * {0}",
+    "neg": "-{0}",
+    "abs": "wp::abs({0})",
+    "sign": "sign({0})",
+    "sin": "wp::sin({0})",
+    "cos": "wp::cos({0})",
+    "tan": "wp::tan({0})",
+    "asin": "asin_or_nan({0})",
+    "acos": "acos_or_nan({0})",
+    "atan": "wp::atan({0})",
+    "cosh": "wp::cosh({0})",
+    "tanh": "wp::tanh({0})",
+    "exp": "wp::exp({0})",
+    "expm1": "expm1({0})",
+    "log": "wp::log({0})",
+    "log1p": "log1p({0})",
+    "log2": "wp::log2({0})",
+    "sqrt": "wp::sqrt({0})",
+    "floor": "wp::floor({0})",
+    "ceil": "wp::ceil({0})",
+    "trunc": "wp::trunc({0})",
+    "round": "wp::rint({0})",
+    "erf": "wp::erf({0})",
+    "special_ndtri": "normal_quantile({0})",
+    "rsqrt": "{k}(1.0) / wp::sqrt({0})",
+    "reciprocal": "{k}(1.0) / {0}",
+    "relu": "at_least({0}, {k}(0.0))",
+    "sigmoid": "{k}(1.0) / ({k}(1.0) + wp::exp(-{0}))",
+    "frac": "{0} - wp::trunc({0})",
+    "deg2rad": "{0} * {k}(0.017453292519943295)",
+    "rad2deg": "{0} * {k}(57.29577951308232)",
+}
+OF_WHOLE = {  # of whole numbers, where those have another text
+    "floor_divide": "whole_quotient({0}, {1})",
+    "remainder": "whole_remainder({0}, {1})",
+}
+# kind → operators that have no translation for it
+FLOATS = dict.fromkeys(
+    WHOLE,
+    "atan2 sin cos tan asin acos atan cosh tanh exp expm1 log log1p log2 sqrt floor ceil trunc"
+    " round erf special_ndtri".split(),
+) | {"float64": ["log1p", "expm1", "special_ndtri"]}
+TRUTH = {  # of truth values
+    "add": "{0} || {1}",
+    "mul": "{0} && {1}",
+    "bitwise_and": "{0} && {1}",
+    "bitwise_or": "{0} || {1}",
+    "bitwise_xor": "{0} != {1}",
+    "bitwise_not": "!{0}",
+}
+PREDICATES = {  # whose result holds truth values
+    "logical_and": "{0} && {1}",
+    "logical_or": "{0} || {1}",
+    "logical_xor": "{0} != {1}",
+    "logical_not": "!{0}",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "isfinite": "wp::isfinite({0})",
+    "isnan": "wp::isnan({0})",
+    "isinf": "wp::isinf({0})",
+}
+NO_FLOATS = {"isfinite": "true", "isnan": "false", "isinf": "false"}  # of all other numbers
+REDUCTIONS = {  # a step of the chain
+    "sum": "{} + {}",
+    "prod": "{} * {}",
+    "any": "{} || {}",
+    "all": "{} && {}",
+    "amax": "maximum({}, {})",
+    "amin": "minimum({}, {})",
+}
+SAME = {
+    "__and__": "bitwise_and",
+    "__iand__": "bitwise_and",
+    "__or__": "bitwise_or",
+    "__ior__": "bitwise_or",
+    "__xor__": "bitwise_xor",
+    "__rshift__": "bitwise_right_shift",
+    "__lshift__": "bitwise_left_shift",
+}
+
+
+def operator(*names: str):
+    """Take a function as the translation of these operators."""
+
+    def add(function: Callable[[Tracer, Call], Any]):
+        OPERATORS.update(dict.fromkeys(names, function))
+        return function
+
+    return add
+
+
+# -- element by element ----------------------------------------------------------------------------
+
+
+def arithmetic(name: str) -> Callable[[Tracer, Call], Cells]:
+    """The translation of an operator of `ARITHMETIC`."""
+
+    def run(t: Tracer, call: Call) -> Cells:
+        kind, text = KINDS[call.result.dtype], ARITHMETIC[name]
+        if kind == "bool" and name not in TRUTH:
+            raise UnknownOperator(f"{name} of truth values")
+        if kind == "bool":
+            text = TRUTH[name]
+        elif kind in WHOLE:
+            text = OF_WHOLE.get(name, text)
+        if name in FLOATS.get(kind, ()):
+            raise UnknownOperator(f"{name} of {kind}")
+        if call.options.keys() - {"alpha"}:
+            raise UnknownOperator(f"{name} with {', '.join(call.options)}")
+        alpha, scaled = call.options.get("alpha", 1), "{0}" if name == "rsub" else "{1}"
+        if alpha != 1:
+            text = text.replace(scaled, f"{literal(alpha, kind)} * {scaled}")
+        return t.pointwise(call, text.replace("{k}", kind), call.args[:2])
+
+    return run
+
+
+OPERATORS.update({name: arithmetic(name) for name in ARITHMETIC})
+OPERATORS.update({name: OPERATORS[same] for name, same in SAME.items()})
+
+
+def predicate(name: str) -> Callable[[Tracer, Call], Cells]:
+    """The translation of an operator of `PREDICATES`."""
+
+    def run(t: Tracer, call: Call) -> Cells:
+        text, operands, kind = PREDICATES[name], call.args[:2], "bool"
+        if not name.startswith("logical"):  # the kind in which torch computes with them
+            kind = KINDS[torch.result_type(call.tensors[0], call.tensors[len(operands) - 1])]
+        if name in NO_FLOATS and not kind.startswith("float"):
+            text = NO_FLOATS[name]
+        return t.pointwise(call, text, operands, kind)
+
+    return run
+
+
+OPERATORS.update({name: predicate(name) for name in PREDICATES})
+
+
+@operator("div")
+def div(t: Tracer, call: Call) -> Cells:
+    mode = call.options.get("rounding_mode")
+    if mode == "floor":
+        return OPERATORS["floor_divide"](t, call._replace(options={}))
+    whole = KINDS[call.result.dtype] in WHOLE
+    text = "wp::trunc({0} / {1})" if mode and not whole else "{0} / {1}"
+    return t.pointwise(call, text, call.args[:2])
+
+
+# torch has a formula of its own for these exponents, which differs at infinities and -0
+ROOTS = {
+    0.5: "wp::sqrt({0})",
+    -0.5: "{k}(1.0) / wp::sqrt({0})",
+    -1: "{k}(1.0) / {0}",
+    -2: "{k}(1.0) / ({0} * {0})",
+}
+
+
+@operator("pow")
+def power(t: Tracer, call: Call) -> Cells:
+    base, exponent = call.args[:2]
+    if KINDS[call.result.dtype] in WHOLE and (
+        isinstance(exponent, Cells) or exponent not in (2, 3)
+    ):
+        raise UnknownOperator("powers of whole numbers other than 2 and 3")
+    if isinstance(exponent, Cells):
+        return t.pointwise(call, "wp::pow({0}, {1})", [base, exponent])
+    if exponent in (2, 3):
+        return t.pointwise(call, " * ".join(["{0}"] * int(exponent)), [base])
+    if exponent in ROOTS:
+        text = ROOTS[exponent].replace("{k}", KINDS[call.result.dtype])
+        return t.pointwise(call, text, [base])
+    return t.pointwise(call, "wp::pow({0}, {1})", [base, exponent])
+
+
+@operator("clamp", "clamp_min")
+def clamp(t: Tracer, call: Call) -> Cells:
+    """A tensor within bounds, either of which may be None. NaN stays."""
+    operands, text = [call.args[0]], "{0}"
+    for bound, name in ((call.get(1, "min"), "at_least"), (call.get(2, "max"), "at_most")):
+        if bound is not None:
+            text = f"{name}({text}, {{{len(operands)}}})"
+            operands.append(bound)
+    return t.pointwise(call, text, operands)
+
+
+@operator("clamp_max")
+def clamp_max(t: Tracer, call: Call) -> Cells:
+    return clamp(t, call._replace(args=(call.args[0], None, *call.args[1:])))
+
+
+@operator("where")
+def where(t: Tracer, call: Call) -> Cells:
+    mask, a, b = call.args
+    kind, shape = KINDS[call.result.dtype], tuple(call.result.shape)
+    worlds = any(isinstance(x, Cells) and x.worlds for x in call.args)
+    inner = shape[1:] if worlds else shape
+    masks = t.aligned(mask, inner, worlds, "bool")
+    yes, no = (t.aligned(x, inner, worlds, kind) for x in (a, b))
+    names = np.empty(inner, dtype=object)
+    for place in np.ndindex(*inner):
+        p, q = yes[place], no[place]
+        names[place] = p if p == q else t.emit(f"{masks[place]} ? {p} : {q}", kind)
+    return Cells(names, worlds, kind)
+
+
+@operator("masked_fill")
+def masked_fill(t: Tracer, call: Call) -> Cells:
+    x, mask, value = call.args
+    return where(t, call._replace(args=(mask, value, x)))
+
+
+@operator("lerp")
+def lerp(t: Tracer, call: Call) -> Cells:
+    return t.pointwise(call, "between({0}, {1}, {2})", call.args)
+
+
+@operator("addcmul")
+def addcmul(t: Tracer, call: Call) -> Cells:
+    value = literal(call.options.get("value", 1), KINDS[call.result.dtype])
+    return t.pointwise(call, f"{{0}} + {value} * {{1}} * {{2}}", call.args)
+
+
+@operator("nan_to_num")
+def nan_to_num(t: Tracer, call: Call) -> Cells:
+    kind, limits = KINDS[call.result.dtype], torch.finfo(call.result.dtype)
+    nan = call.get(1, "nan") or 0.0
+    high, low = call.get(2, "posinf"), call.get(3, "neginf")
+    high, low = limits.max if high is None else high, limits.min if low is None else low
+    text = f"finite({{0}}, {literal(nan, kind)}, {literal(high, kind)}, {literal(low, kind)})"
+    return t.pointwise(call, text, call.args[:1])
+
+
+@operator("_to_copy", "copy", "clone", "fill")
+def copy(t: Tracer, call: Call) -> Cells:
+    """A copy, of another kind perhaps; what is written to the first argument, if there are two."""
+    kind, x = KINDS[call.result.dtype], call.args[-1 if len(call.args) < 2 else 1]
+    worlds = any(isinstance(y, Cells) and y.worlds for y in call.args[:2])
+    shape = tuple(call.result.shape[int(worlds) :])
+    return Cells(t.aligned(x, shape, worlds, kind).copy(), worlds, kind)
+
+
+# -- sums and other reductions ---------------------------------------------------------------------
+
+
+def converted(t: Tracer, x: Cells, kind: str) -> Cells:
+    """Cells of another kind."""
+    return Cells(each(lambda name: t.cast(name, x.kind, kind), x.names), x.worlds, kind)
+
+
+def reduction(name: str) -> Callable[[Tracer, Call], Cells]:
+    """The translation of an operator of `REDUCTIONS`."""
+
+    def run(t: Tracer, call: Call) -> Cells:
+        kind = "bool" if name in ("any", "all") else KINDS[call.result.dtype]
+        x, keep = converted(t, call.args[0], kind), call.get(2, "keepdim", False)
+        return t.reduce(x, call.get(1, "dim"), keep, REDUCTIONS[name])
+
+    return run
+
+
+OPERATORS.update({name: reduction(name) for name in REDUCTIONS})
+
+
+def mapped(t: Tracer, x: Cells, text: str) -> Cells:
+    """An expression of each scalar, of the same kind."""
+    return x.like(each(lambda name: t.emit(text.format(name), x.kind), x.names))
+
+
+@operator("mean")
+def mean(t: Tracer, call: Call) -> Cells:
+    added = OPERATORS["sum"](t, call)
+    count = literal(call.args[0].names.size // max(added.names.size, 1), added.kind)
+    return mapped(t, added, f"{{0}} / {count}")
+
+
+@operator("linalg_vector_norm")
+def vector_norm(t: Tracer, call: Call) -> Cells:
+    x, order = call.args[0], call.get(1, "ord", 2)
+    dims, keep = call.get(2, "dim"), call.get(3, "keepdim", False)
+    if order == float("inf"):
+        return t.reduce(mapped(t, x, "wp::abs({0})"), dims, keep, REDUCTIONS["amax"])
+    if order != 2:
+        raise UnknownOperator(f"a norm of order {order}")
+    sums = t.reduce(mapped(t, x, "{0} * {0}"), dims, keep, REDUCTIONS["sum"])
+    return mapped(t, sums, "wp::sqrt({0})")
+
+
+@operator("linalg_cross")
+def cross(t: Tracer, call: Call) -> Cells:
+    shape, kind = tuple(call.result.shape), KINDS[call.result.dtype]
+    if call.get(2, "dim", -1) not in (-1, len(shape) - 1):
+        raise UnknownOperator("a cross product along another axis than the last")
+    worlds = any(x.worlds for x in call.args[:2])
+    inner = shape[1:] if worlds else shape
+    a, b = (t.aligned(x, inner, worlds, kind) for x in call.args[:2])
+    names = np.empty(inner, dtype=object)
+    for place in np.ndindex(*inner[:-1]):
+        p, q = a[place], b[place]
+        for k, (i, j) in enumerate(((1, 2), (2, 0), (0, 1))):
+            names[(*place, k)] = t.emit(f"{p[i]} * {q[j]} - {p[j]} * {q[i]}", kind)
+    return Cells(names, worlds, kind)
+
+
+@operator("cumsum")
+def cumsum(t: Tracer, call: Call) -> Cells:
+    kind = KINDS[call.result.dtype]
+    # torch adds float32 in double precision
+    x = converted(t, call.args[0], "float64" if kind == "float32" else kind)
+    names, axis = x.names.copy(), x.axis(call.args[1])
+    line = np.moveaxis(names, axis, 0)
+    for k in range(1, len(line)):
+        for place in np.ndindex(*line.shape[1:]):
+            now = (k, *place)
+            line[now] = t.emit(f"{line[(k - 1, *place)]} + {line[now]}", x.kind)
+    return converted(t, x.like(names), kind)
+
+
+# -- what costs nothing: views, joins and new tensors ----------------------------------------------
+
+
+@operator("alias", "detach", "lift_fresh")
+def same(t: Tracer, call: Call) -> Cells:
+    return call.args[0]
+
+
+@operator("slice")
+def slice_(t: Tracer, call: Call) -> Cells:
+    x, dim = call.args[0], call.get(1, "dim", 0)
+    start, end, step = call.get(2, "start"), call.get(3, "end"), call.get(4, "step", 1)
+    if x.worlds and dim % x.ndim == 0:
+        if call.result.shape[0] != ROWS:
+            raise UnknownOperator("a slice of the worlds")
+        return x
+    place = [slice(None)] * x.names.ndim
+    place[x.axis(dim)] = slice(start, end, step)
+    return Cells(x.names[tuple(place)], x.worlds, x.kind)
+
+
+@operator("select")
+def select(t: Tracer, call: Call) -> Cells:
+    x, dim, index = call.args[:3]
+    place: list[Any] = [slice(None)] * x.names.ndim
+    place[x.axis(dim)] = index
+    names = x.names[tuple(place)]
+    if not isinstance(names, np.ndarray):  # a view of one name, so that it can be written to
+        place[x.axis(dim)] = slice(index, index + 1 or None)
+        names = x.names[tuple(place)].reshape(())
+    return Cells(names, x.worlds, x.kind)
+
+
+@operator("unsqueeze")
+def unsqueeze(t: Tracer, call: Call) -> Cells:
+    x, dim = call.args[:2]
+    axis = dim % (x.ndim + 1) - x.worlds
+    if axis < 0:
+        raise UnknownOperator("an axis before that of the worlds")
+    return x.like(np.expand_dims(x.names, axis))
+
+
+@operator("expand")
+def expand(t: Tracer, call: Call) -> Cells:
+    x, (shape, worlds) = call.args[0], call.inner()
+    names = one_for_all(x.names, len(shape)) if worlds and not x.worlds else x.names
+    return Cells(np.broadcast_to(names, shape), worlds, x.kind)
+
+
+@operator("view", "_unsafe_view", "reshape", "squeeze", "unflatten")
+def view(t: Tracer, call: Call) -> Cells:
+    x, (shape, worlds) = call.args[0], call.inner()
+    if x.worlds and not worlds:  # (B n, …): the axis of the worlds and the next one as one
+        whole, rest = call.result.shape[0], call.result.shape[1:]
+        if whole % ROWS:
+            raise UnknownOperator("a view that moves the worlds")
+        return Flat(x.names.reshape(whole // ROWS, *rest), True, x.kind)
+    if worlds and not x.worlds:
+        raise UnknownOperator("a view that makes an axis of worlds")
+    return Cells(x.names.reshape(shape), worlds, x.kind)
+
+
+@operator("permute", "transpose", "t")
+def permute(t: Tracer, call: Call) -> Cells:
+    x = call.args[0]
+    order = list(range(x.ndim))
+    if len(call.args) == 2:
+        order = [d % x.ndim for d in call.args[1]]
+    else:
+        a, b = (d % x.ndim for d in (call.args[1:] or (0, 1)))
+        order[a], order[b] = b, a
+    if x.worlds and order[0] != 0:
+        raise UnknownOperator("a permutation that moves the worlds")
+    return x.like(x.names.transpose([d - x.worlds for d in order if d - x.worlds >= 0]))
+
+
+@operator("flip")
+def flip(t: Tracer, call: Call) -> Cells:
+    x = call.args[0]
+    return x.like(np.flip(x.names, tuple(x.axis(d) for d in call.args[1])).copy())
+
+
+@operator("roll")
+def roll(t: Tracer, call: Call) -> Cells:
+    x, dims = call.args[0], call.get(2, "dims", [])
+    return x.like(np.roll(x.names, call.args[1], [x.axis(d) for d in dims]))
+
+
+@operator("repeat")
+def repeat(t: Tracer, call: Call) -> Cells:
+    x, times = call.args[0], call.args[1]
+    if x.worlds and times[0] != 1:
+        raise UnknownOperator("a repetition of the worlds")
+    return x.like(np.tile(x.names, times[1:] if x.worlds else times))
+
+
+@operator("unbind")
+def unbind(t: Tracer, call: Call) -> list[Cells]:
+    x = call.args[0]
+    names = np.moveaxis(x.names, x.axis(call.get(1, "dim", 0)), 0)
+    return [x.like(names[i, ...]) for i in range(len(names))]
+
+
+@operator("split", "split_with_sizes", "chunk")
+def split(t: Tracer, call: Call) -> list[Cells]:
+    x, axis = call.args[0], call.args[0].axis(call.get(2, "dim", 0))
+    dim = axis + x.worlds
+    ends = np.cumsum([part.shape[dim] for part in call.result])
+    return [x.like(names) for names in np.split(x.names, ends[:-1], axis)]
+
+
+def join(numpys: Callable[..., np.ndarray]) -> Callable[[Tracer, Call], Cells]:
+    """The translation of what NumPy does with names, such as `stack`.
+
+    An empty tensor (0,) is left out, as torch does.
+    """
+
+    def run(t: Tracer, call: Call) -> Cells:
+        kind = KINDS[call.result.dtype]
+        parts = [x for x in call.args[0] if x.names.size or x.names.ndim > 1 or x.worlds]
+        worlds = any(x.worlds for x in parts)
+        dim = call.get(1, "dim", 0) % call.result.ndim - worlds
+        if dim < 0 or any(x.worlds != worlds for x in parts):
+            raise UnknownOperator("worlds side by side")
+        return Cells(numpys([converted(t, x, kind).names for x in parts], dim), worlds, kind)
+
+    return run
+
+
+OPERATORS.update({"cat": join(np.concatenate), "stack": join(np.stack)})
+
+
+@operator("constant_pad_nd")
+def pad(t: Tracer, call: Call) -> Cells:
+    x, sizes, value = call.args[0], call.args[1], call.get(2, "value", 0)
+    widths = [(0, 0)] * x.names.ndim
+    for k in range(len(sizes) // 2):
+        widths[-1 - k] = (sizes[2 * k], sizes[2 * k + 1])
+    return x.like(np.pad(x.names, widths, constant_values=literal(value, x.kind)))
+
+
+FILLED = "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor"
+EMPTY = "empty empty_like new_empty empty_strided new_empty_strided"
+
+
+@operator("arange", "linspace")
+def along(t: Tracer, call: Call) -> Cells:
+    if call.inner()[1]:
+        raise UnknownOperator("numbers along the worlds")
+    return new(t, call)
+
+
+@operator(*FILLED.split(), *EMPTY.split())
+def new(t: Tracer, call: Call) -> Cells:
+    """A new tensor of numbers that no tensor decides. Its values stand in the code."""
+    (shape, worlds), kind = call.inner(), KINDS[call.result.dtype]
+    row = call.result[0] if worlds else call.result
+    # read on the host while the code is written, before any iteration
+    names = [literal(x, kind) for x in row.flatten().tolist()]
+    return Cells(as_names(names, shape), worlds, kind)
+
+
+@operator("slice_scatter")
+def slice_scatter(t: Tracer, call: Call) -> Cells:
+    x, part = call.args[:2]
+    out = x.names.copy()
+    place = [slice(None)] * x.names.ndim
+    dim, start, end = call.get(2, "dim", 0), call.get(3, "start"), call.get(4, "end")
+    place[x.axis(dim)] = slice(start, end, call.get(5, "step", 1))
+    out[tuple(place)] = converted(t, part, x.kind).names
+    return x.like(out)
+
+
+@operator("index_copy")
+def index_copy(t: Tracer, call: Call) -> Cells:
+    x, dim, _, part = call.args[:4]
+    out = x.names.copy()
+    at = t.fixed_index(call.args[2], call.tensors[2])
+    np.moveaxis(out, x.axis(dim), 0)[at] = np.moveaxis(
+        converted(t, part, x.kind).names, x.axis(dim), 0
+    )
+    return x.like(out)
+
+
+# -- look-ups --------------------------------------------------------------------------------------
+
+
+@operator("index_select")
+def index_select(t: Tracer, call: Call) -> Cells:
+    x, dim, index = call.args[:3]
+    if not index.worlds:  # known when the code is written
+        return x.like(np.take(x.names, t.fixed_index(index, call.tensors[2]), x.axis(dim)))
+    if x.worlds or dim % x.ndim != 0:
+        raise UnknownOperator("a look-up in another axis than the first")
+    return looked_up(t, call, x, [index])
+
+
+@operator("index", "_unsafe_index")
+def index(t: Tracer, call: Call) -> Cells:
+    x, places = call.args[:2]
+    if not any(isinstance(p, Cells) and p.worlds for p in places):
+        if x.worlds and places[0] is not None:
+            raise UnknownOperator("a choice of worlds")
+        at = tuple(
+            slice(None) if p is None else np.array(t.fixed_index(p, y))
+            for p, y in zip(places, call.tensors[1], strict=True)
+        )
+        return x.like(x.names[at[x.worlds :]])
+    if x.worlds or any(p is None for p in places):
+        raise UnknownOperator("a look-up in another axis than the first")
+    return looked_up(t, call, x, places)
+
+
+def looked_up(t: Tracer, call: Call, x: Cells, places: list[Cells]) -> Cells:
+    """Entries of a table at computed places of its first axes."""
+    table = x.table or t.view_of_constant(call.tensors[0])
+    axes = len(places)
+    rest = x.names.shape[axes:]
+    shape = np.broadcast_shapes(*(p.names.shape for p in places))
+    arrays = [np.broadcast_to(p.names, shape) for p in places]
+    t.places.update(name for array in arrays for name in array.ravel())
+    out = np.empty((*shape, *rest), dtype=object)
+    whole = t.constants[table]
+    strides = whole.stride()
+    inner = [sum(map(mul, at, strides[axes:])) for at in np.ndindex(*rest)]
+    for place in np.ndindex(*shape):
+        sizes = zip(arrays, whole.shape, strides, strict=False)
+        terms = [f"entry_of({a[place]}, {size}) * {stride}" for a, size, stride in sizes]
+        at = t.emit(" + ".join(terms), "int64")
+        row = [t.emit(entry(table, f"{at} + {k}"), x.kind) for k in inner]
+        out[place] = as_names(row, rest) if rest else row[0]
+    flat = any(isinstance(p, Flat) for p in places)
+    return (Flat if flat else Cells)(out, True, x.kind)
+
+
+@operator("gather")
+def gather(t: Tracer, call: Call) -> Cells:
+    """Entries of a row at places that are computed: a chain of comparisons. Of a place that is
+    not in the row, where torch would raise, the nearest."""
+    x, dim, at = call.args[:3]
+    t.places.update(at.names.ravel())
+    axis, (shape, worlds) = x.axis(dim), call.inner()
+    out = np.empty(shape, dtype=object)
+    for place in np.ndindex(*shape):
+        options = x.names[(*place[:axis], slice(None), *place[axis + 1 :])]
+        name = options[-1]
+        for k in reversed(range(len(options) - 1)):
+            name = t.emit(f"{at.names[place]} <= int64({k}) ? {options[k]} : {name}", x.kind)
+        out[place] = name
+    return Cells(out, worlds, x.kind)

@@ -1,0 +1,59 @@
+"""`gpusim_rl.verify` of runs that are evaluated while they train."""
+
+import pytest
+
+from gpusim_rl.commands.train import configure, train_or_exit
+from gpusim_rl.training import verify
+from tests.command_lines import TINY
+
+PLAN = "curriculum={task.weights.calm:{from:0,to:1,by:success,start:-1,stop:1}}"
+
+
+def train_run(path: str, *words: str) -> None:
+    """Train a small policy in a run directory."""
+    train_or_exit(configure(*TINY, "log=none", f"run_dir={path}", *words))
+
+
+@pytest.mark.parametrize("words, last", [(("stop_at=1.0",), 4), ((PLAN,), 2)])
+def test_evaluations_do_not_matter(words, last, tmp_path, monkeypatch, capsys):
+    """A run that was evaluated is what its configuration makes; one whose curriculum goes by
+    evaluations is until the first."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
+    train_run("run", "task=cartpole", *words, "eval_every=2", "iterations=4")
+    verify.main(["run"])
+    said = capsys.readouterr().out
+    assert f"iteration {last}: all" in said and f"iteration {last + 1}: all" not in said
+
+
+def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
+    """A run that was continued with other values cannot be made again from its config.yaml: one
+    line says so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
+    train_run("run", "task=cartpole", "iterations=2")
+    for words in (
+        ["resume=run", "iterations=3", "graph=off", "sim.threads=2"],
+        ["resume=run", "iterations=4", "task.weights.calm=1"],
+    ):
+        train_or_exit(configure(*words))
+        if "iterations=3" in words:
+            verify.main(["run"])
+        warned = "this is not the run that was begun" in capsys.readouterr().err
+        assert warned == ("task.weights.calm=1" in words)
+    with pytest.raises(SystemExit, match="2"):
+        verify.main(["run"])
+    assert (
+        "run was continued with other values from iteration 3 on (task.weights.calm)"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_run_that_began_with_weights(tmp_path, monkeypatch, capsys):
+    """A run begun with start= agrees, though the other run has gone on since."""
+    monkeypatch.chdir(tmp_path)
+    train_run("first", "task=cartpole", "iterations=1")
+    train_run("second", "task=cartpole", "iterations=1", "start=first")
+    train_or_exit(configure("resume=first", "iterations=2"))
+    verify.main(["second"])
+    assert "iteration 1: all" in capsys.readouterr().out
