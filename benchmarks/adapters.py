@@ -113,9 +113,9 @@ def rsl(num_envs: int) -> bool:
     return rewards[-1] > rewards[0]
 
 
-def main(words: list[str]) -> None:
+def main(overrides: list[str]) -> None:
     """Train, print."""
-    own, which = program.split_words(__doc__, words, num_envs=128)
+    own, which = program.split_words(__doc__, overrides, num_envs=128)
     chosen = program.choose(which, ["sb3", "rsl"])
     torch.set_num_threads(1)
     good = [sb3() if name == "sb3" else rsl(own.num_envs) for name in chosen]

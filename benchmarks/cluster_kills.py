@@ -54,9 +54,9 @@ def cpu_seconds(pid: int) -> float:
 def ledger(made: Any, name: str) -> bool:
     """Print the ledger of a training. Returns whether it is exact."""
     source = made.source
-    accounts, seats = source.ledger.accounts, len(source.seats)
+    accounts, slots = source.ledger.accounts, len(source.slots)
     learned = sum(x["learned"] for x in accounts.values())
-    exact = learned == seats * made.iterations and source.ledger.lost() >= 0
+    exact = learned == slots * made.iterations and source.ledger.lost() >= 0
     print(
         f"{name}: {made.iterations} iterations, {source.deaths} deaths, {learned} packets learned "
         f"from, {source.ledger.lost()} lost, refused {dict(source.ledger.refusals)}; "
@@ -75,16 +75,16 @@ def learn(kills: int, seed: int) -> bool:
     while steps < LIMIT and best < GOAL:
         made.iteration()
         steps += made.size
-        for i, seat in enumerate(made.source.seats):
+        for i, slot in enumerate(made.source.slots):
             life = made.source.ledger.lives[i]
             if life > lives[i] and made.source.ledger.accounts.get((i, life)):
                 lives[i] = life
                 with suppress(OSError):  # it has ended again
-                    starts.append(cpu_seconds(seat.pid))
+                    starts.append(cpu_seconds(slot.pid))
         if kills and time.monotonic() - last > due:
-            seat = rng.choice([x for x in made.source.seats if not x.begun] or [None])
-            if seat:
-                os.kill(seat.pid, signal.SIGKILL)
+            slot = rng.choice([x for x in made.source.slots if not x.begun] or [None])
+            if slot:
+                os.kill(slot.pid, signal.SIGKILL)
                 kills -= 1
             last, due = time.monotonic(), rng.uniform(1, 6)
         if made.iterations % EVERY == 0:
@@ -116,10 +116,10 @@ def train(kills: int, seed: int, rng: random.Random) -> tuple[int, bool]:
     with redirect_stdout(io.StringIO()):
         for row in trainer.steps():
             rows += [row] if "success" in row else []
-            if source.evaluator.seat.pid != pid:
-                pid, due = source.evaluator.seat.pid, time.monotonic() + rng.uniform(0.2, 4)
+            if source.evaluator.slot.pid != pid:
+                pid, due = source.evaluator.slot.pid, time.monotonic() + rng.uniform(0.2, 4)
             # a training ends at five deaths in a row
-            if left and pid and time.monotonic() > due and source.evaluator.seat.deaths < 3:
+            if left and pid and time.monotonic() > due and source.evaluator.slot.deaths < 3:
                 os.kill(pid, signal.SIGKILL)
                 left, due = left - 1, inf
     trainer.close()
@@ -150,11 +150,11 @@ def notice(kills: int, seed: int) -> bool:
     with training([{"collect": 0.3}], "cluster.actors=3") as made:
         for _ in range(kills):
             made.iteration()
-            seat = random.choice(
-                [x for x in made.source.seats if x.asked and not x.begun] or [None]
+            slot = random.choice(
+                [x for x in made.source.slots if x.asked and not x.begun] or [None]
             )
-            if seat:
-                os.kill(seat.pid, signal.SIGTERM)
+            if slot:
+                os.kill(slot.pid, signal.SIGTERM)
         for _ in range(5):
             made.iteration()
         return ledger(made, "notice") and made.source.ledger.lost() == 0

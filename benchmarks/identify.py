@@ -54,7 +54,9 @@ class Robot(Simulated):
         self.rng, timestep = np.random.default_rng([seed, 7]), self.model.opt.timestep
         self.late = timestep * np.ceil(numbers.get("delay", 0.0) / timestep)
         units = {
-            x["name"]: x["units"][0] for x in policy.about["inputs"] if x["name"] in policy.needs
+            x["name"]: x["units"][0]
+            for x in policy.description["inputs"]
+            if x["name"] in policy.needs
         }
         for kind, errors in {"noise": self.noise, "bias": self.bias}.items():
             share = self.rng.uniform(0, 1)

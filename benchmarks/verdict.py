@@ -48,7 +48,7 @@ class Case:
 
 def stop(made: Any) -> None:
     """Stop the first actor, as a machine that hangs."""
-    os.kill(made.source.seats[0].pid, signal.SIGSTOP)
+    os.kill(made.source.slots[0].pid, signal.SIGSTOP)
 
 
 def read_slowly(made: Any) -> None:

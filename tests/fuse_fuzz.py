@@ -242,8 +242,8 @@ def run(seed: int, steps: int, folder: Path, device: str = "cpu") -> Result:
             kernel()
             for key, place in kernel.places.items():
                 wanted, now = right[key], place.now()
-                if place.guard:
-                    wanted, now = wanted[right[place.guard]], now[right[place.guard]]
+                if place.mask_name:
+                    wanted, now = wanted[right[place.mask_name]], now[right[place.mask_name]]
                 worst = max(worst, (apart(wanted, now), f"{name}: {key}"))
 
         with torch.no_grad():

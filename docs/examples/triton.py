@@ -62,7 +62,7 @@ def write_repository(policy: Policy, folder: Path) -> None:
 
     ValueError or OSError if it has a model of this name, or cannot be written.
     """
-    name = str(policy.about["task"])
+    name = str(policy.description["task"])
     files = {"config.pbtxt": config(policy, name).encode()}
     files["1/model.onnx"] = widen(policy.data).SerializeToString()
     files |= {f"initial_state/{key}.bin": x.tobytes() for key, x in policy.start.items()}
@@ -76,13 +76,17 @@ def write_repository(policy: Policy, folder: Path) -> None:
 
 def config(policy: Policy, name: str) -> str:
     """The text of config.pbtxt; ValueError for a name that is no word."""
-    about = policy.about
-    memory = [entry[key] for entry in about["memory"] for key in ("name", "input", "output")]
-    for word in (name, *(x["name"] for x in (*about["inputs"], *about["outputs"])), *memory):
+    description = policy.description
+    memory = [entry[key] for entry in description["memory"] for key in ("name", "input", "output")]
+    for word in (
+        name,
+        *(x["name"] for x in (*description["inputs"], *description["outputs"])),
+        *memory,
+    ):
         if not NAME.fullmatch(word):
             raise ValueError(f"{word!r} is no name of a model or a tensor of Triton")
-    inputs = [x for x in about["inputs"] if x["name"] != RESTART]
-    states = ",\n".join(STATE.format(**x, kind=kind_of(x)) for x in about["memory"])
+    inputs = [x for x in description["inputs"] if x["name"] != RESTART]
+    states = ",\n".join(STATE.format(**x, kind=kind_of(x)) for x in description["memory"])
     return CONFIG.format(
         name=name,
         robots=ROBOTS,
@@ -90,7 +94,7 @@ def config(policy: Policy, name: str) -> str:
         delay=DELAY,
         restart=RESTART,
         inputs=",\n".join(map(tensor, inputs)),
-        outputs=",\n".join(map(tensor, about["outputs"])),
+        outputs=",\n".join(map(tensor, description["outputs"])),
         states=f"  state [\n{states}\n  ]\n" if states else "",
     )
 

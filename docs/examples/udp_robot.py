@@ -24,9 +24,9 @@ if not 3 <= len(sys.argv) <= 6:
 link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 try:
     held = onnxruntime.InferenceSession(sys.argv[1]).get_modelmeta().custom_metadata_map
-    about = json.loads(held["gpusim_rl"])
+    description = json.loads(held["gpusim_rl"])
     model = mujoco.MjModel.from_xml_string(held["mjcf"])
-    stance, lying = about["outputs"][0]["safe_pose"], about["standing"]["lying"]
+    stance, lying = description["outputs"][0]["safe_pose"], description["standing"]["lying"]
     given = [float(x) for x in sys.argv[3:]]
     link.bind(("127.0.0.1", int(sys.argv[2])))
 except Exception as error:  # those of onnxruntime have no common base class
@@ -34,7 +34,7 @@ except Exception as error:  # those of onnxruntime have no common base class
 model.opt.noslip_iterations = 10  # feet that stand do not creep
 data = mujoco.MjData(model)
 kp, step, chance = model.actuator_gainprm[:, 0].copy(), model.opt.timestep, random.Random(0)
-substeps = round(about["dt"] / step)
+substeps = round(description["dt"] / step)
 seconds, drop, jitter = given + [60.0, 0.01, 0.005][len(given) :]
 link.setblocking(False)
 
@@ -49,7 +49,7 @@ def read(name, joints):
 
 def delayed(queue, packet):
     """Put a packet into a queue by the time of its arrival, or lose it."""
-    late = 2 * about["dt"] if chance.random() < 0.005 else 0.0
+    late = 2 * description["dt"] if chance.random() < 0.005 else 0.0
     if chance.random() >= drop:
         heapq.heappush(queue, (time.monotonic() + late + chance.uniform(0, jitter), packet))
 
@@ -72,7 +72,7 @@ while time.monotonic() - begin < seconds and told["gain"] > 0:
         packet = json.loads(heapq.heappop(coming)[1])
         if "targets" not in packet:
             continue
-        pose = read("joint_pos", about["outputs"][0]["joints"])
+        pose = read("joint_pos", description["outputs"][0]["joints"])
         if heard is None or time.monotonic() - heard > 0.5:  # a program begins, or begins again
             told["silences"] += 1
             jump = np.abs(np.subtract(packet["targets"], pose)).max()
@@ -88,7 +88,7 @@ while time.monotonic() - begin < seconds and told["gain"] > 0:
     count += 1
     told["lowest_up"] = min(told["lowest_up"], float(data.body(1).xmat[8]))
     if count % substeps == 0 and peer:
-        values = {x["name"]: x for x in about["inputs"] if x["kind"] == "reading"}
+        values = {x["name"]: x for x in description["inputs"] if x["kind"] == "reading"}
         values = {name: read(name, x.get("joints")) for name, x in values.items()}
         delayed(going, json.dumps({"time": time.monotonic(), "readings": values}).encode())
     while peer and going and going[0][0] <= time.monotonic():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpusim_rl.assembly.environment import build_env
-from gpusim_rl.config import check_words, compose, resume, robot_size, trees, validate
+from gpusim_rl.config import check_words, compose, nested_dict, resume, robot_size, validate
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.memory import out_of_memory_named
 from gpusim_rl.envs import curriculum
@@ -18,7 +18,7 @@ TRAINING = (*resume.CHANGEABLE, "threads", "num_steps", "algo", "curriculum")
 
 
 def compose_config(
-    task: str, num_envs: int | None, words: Sequence[str], keys: dict[str, object]
+    task: str, num_envs: int | None, overrides: Sequence[str], keys: dict[str, object]
 ) -> Config:
     """train.py's configuration; ValueError in the same one line for the same
     mistakes.
@@ -26,33 +26,35 @@ def compose_config(
     Args:
         task: its name, as in task=quadruped.
         num_envs: worlds; None for the task's own number.
-        words: KEY=VALUE, as on the command line.
+        overrides: KEY=VALUE, as on the command line.
         keys: the same as Python values, such as {"seed": 3, "task.history": {"gyro": 3}}; they win
-        over words.
+        over overrides.
     """
-    if isinstance(words, str):
-        raise ValueError(f"words={words!r}: expected a list of KEY=VALUE, such as {words.split()}")
+    if isinstance(overrides, str):
+        raise ValueError(
+            f"overrides={overrides!r}: expected a list of KEY=VALUE, such as {overrides.split()}"
+        )
     keys = {"task": task} | keys | ({} if num_envs is None else {"num_envs": num_envs})
-    deep = trees.leaves(keys)
+    deep = nested_dict.leaves(keys)
     # JSON's quoted words, lists, true and null are Hydra's too
-    overrides = [
+    from_keys = [
         f"{key}={json.dumps(value, default=plain, ensure_ascii=False)}"
         for key, value in deep.items()
     ]
-    changed = tuple(word.partition("=")[0].strip() for word in [*words, *overrides])
+    changed = tuple(word.partition("=")[0].strip() for word in [*overrides, *from_keys])
     for key in changed:
-        if trees.is_below(key, TRAINING):
+        if nested_dict.is_below(key, TRAINING):
             where = "belongs to the training, not to the environment"
             raise ValueError(f"{key} {where}: set it in your trainer")
     # Whatever learns with another trainer is judged in the same worlds, so they are exact.
-    exact = [] if any(trees.is_below(key, ("task.training",)) for key in changed) else [EXACT]
-    cfg = compose.compose_plain("config", [*words, *overrides, *exact])
+    exact = [] if any(nested_dict.is_below(key, ("task.training",)) for key in changed) else [EXACT]
+    cfg = compose.compose_plain("config", [*overrides, *from_keys, *exact])
     Config.of(cfg)
     cfg |= validate.find_codes(cfg, named={"task": str(keys["task"])})
     plan = {
         key: entry
         for key, entry in (cfg["curriculum"] or {}).items()
-        if not trees.is_below(key, changed)
+        if not nested_dict.is_below(key, changed)
     }
     # No schedule runs here. It only gives the numbers that the caller did not.
     cfg = curriculum.config_at(plan, cfg) | {"curriculum": None}

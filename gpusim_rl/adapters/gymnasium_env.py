@@ -165,9 +165,14 @@ class World(gymnasium.Env):
     metadata: Info = {"render_modes": MODES}  # noqa: RUF012
 
     def __init__(
-        self, task: str, *, words: Sequence[str] = (), render_mode: str | None = None, **keys: Any
+        self,
+        task: str,
+        *,
+        overrides: Sequence[str] = (),
+        render_mode: str | None = None,
+        **keys: Any,
     ):
-        self.worlds = make(task, 1, words=words, render_mode=render_mode, **keys)
+        self.worlds = make(task, 1, overrides=overrides, render_mode=render_mode, **keys)
         self.render_mode = render_mode
         self.metadata = self.metadata | {"render_fps": self.worlds.metadata["render_fps"]}
         self.observation_space = self.worlds.single_observation_space
@@ -204,7 +209,7 @@ def make(
     task: str,
     num_envs: int | None = None,
     *,
-    words: Sequence[str] = (),
+    overrides: Sequence[str] = (),
     render_mode: str | None = None,
     **keys: Any,
 ) -> Worlds:
@@ -212,14 +217,14 @@ def make(
 
     Args:
         task: its name, as in train.py task=quadruped.
-        words: KEY=VALUE, as on train.py's command line.
+        overrides: KEY=VALUE, as on train.py's command line.
         render_mode: None or "rgb_array".
         keys: the keys of train.py as Python values, which win over words. For example
             `sim="native", device="cpu", seed=3, **{"task.episode": 5.0}`.
 
     Raises ValueError or FileNotFoundError with the line that train.py would print.
     """
-    return Worlds(common.compose_config(task, num_envs, words, keys), render_mode)
+    return Worlds(common.compose_config(task, num_envs, overrides, keys), render_mode)
 
 
 def register() -> None:

@@ -75,10 +75,10 @@ class RslWorlds(VecEnv):
 
 
 def make(
-    task: str, num_envs: int | None = None, *, words: Sequence[str] = (), **keys: Any
+    task: str, num_envs: int | None = None, *, overrides: Sequence[str] = (), **keys: Any
 ) -> RslWorlds:
     """`num_envs` worlds of a task for rsl_rl.
 
     Arguments and errors are those of `gymnasium_env.make`.
     """
-    return RslWorlds(common.compose_config(task, num_envs, words, keys))
+    return RslWorlds(common.compose_config(task, num_envs, overrides, keys))

@@ -83,7 +83,7 @@ class Collector:
         record.memory = policy.blank_memory(env.num_envs)
         env.shows_end = "end_obs" in record.columns
         self.row = torch.zeros(1, dtype=torch.int64, device=env.device)
-        self.newest = Newest(record, self.row, newest) if newest else None
+        self.newest = LatestRollout(record, self.row, newest) if newest else None
         self.fused: FusedStep | None = None
         others = [name for name, x in policy.stored.items() if x.dtype != torch.float32]
         if fuse != "off" and others:
@@ -155,7 +155,7 @@ class Collector:
 
 
 # Why: docs/decisions/records.md
-class Newest:
+class LatestRollout:
     """The newest rows of a ring as a record (T, B, …), so that older steps are not paid for again.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.collector import Newest
+from gpusim_rl.algorithms.collector import LatestRollout
 from gpusim_rl.algorithms.learner import Learner, RewardModel, Source, Spec
 from gpusim_rl.core.graphs import PartTime, capture, fetch
 from gpusim_rl.core.metrics import Metric, check_metrics
@@ -82,7 +82,7 @@ class Iteration:
         whole = graph == "whole" and env.sim.capturable
         self._iterate = capture(self.collect_and_update, env.device, on=whole)
         self._count = spec.capture(self.count)
-        self.newest: Newest | None = getattr(source, "newest", None)  # of a ring
+        self.newest: LatestRollout | None = getattr(source, "newest", None)  # of a ring
         self._steps = self.newest.record if self.newest else source.record
         self._add_rewards = spec.capture(self.add_rewards)
         self._update_rewards = spec.capture(self.update_rewards)
@@ -211,9 +211,9 @@ class Iteration:
         live = self.tensors()
         # before anything is written: a state that does not fit changes nothing
         check_layout(state, state_layout(live, self.group), where)
-        ours = live.keys() - self.env.tensors().keys()
-        load_state({name: live[name] for name in ours}, state, self.group)
-        self.env.load({name: x for name, x in state.items() if name not in ours})
+        learner_names = live.keys() - self.env.tensors().keys()
+        load_state({name: live[name] for name in learner_names}, state, self.group)
+        self.env.load({name: x for name, x in state.items() if name not in learner_names})
         if not getattr(self.learner, "keeps_record", True):
             self.source.row.fill_(self.learner.begin_ring(self.source.record))
         self.iterations = self.logged = int(self.spec.iteration)

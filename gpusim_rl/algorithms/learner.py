@@ -140,7 +140,7 @@ class Learner(Protocol):
         rates: learning rates, () each, which `slow_down` multiplies.
         metrics: of `measures`, in its order. Among them, `bad` counts the iterations in a row that
             were of no use: after some, training goes back to a checkpoint.
-        live: names of settings that may change while it learns. Those that do are tensors ().
+        changeable: names of settings that may change while it learns. Those that do are tensors ().
     """
 
     policy: Policy
@@ -148,7 +148,7 @@ class Learner(Protocol):
     length: int
     rates: tuple[Tensor, ...]
     metrics: tuple[Metric, ...]
-    live: tuple[str, ...]
+    changeable: tuple[str, ...]
 
     def update(self, record: Record) -> None:
         """Learn from what was collected. In place; reads no tensor on the host."""

@@ -128,8 +128,8 @@ def record_run(
 
 def demonstration_env(config: Config, task: Task, episodes: int, seed: int) -> Env:
     """The worlds of an evaluation of a run, for as many episodes."""
-    how: dict[str, Any] = dict(weights=config.task.weights, noise=config.task.noise, seed=seed)
-    return evaluation_env(task, episodes, **how)
+    options: dict[str, Any] = dict(weights=config.task.weights, noise=config.task.noise, seed=seed)
+    return evaluation_env(task, episodes, **options)
 
 
 # Why: docs/decisions/teachers.md
@@ -189,6 +189,6 @@ def teacher_settings(
         if task.get(key):
             says = f"task.{key}={task[key]}: a teacher observes each term once"
             raise ValueError(f"teacher={cfg.teacher} was trained with {says}")
-    base = compose.build("config", [f"algo={name}"], ours=True)["algo"]
+    base = compose.build("config", [f"algo={name}"], builtin=True)["algo"]
     numbers = base | algo
     return name, {key: numbers[key] for key in base if key != "name"}

@@ -91,8 +91,8 @@ def check_worlds(task: Task, cfg: Config, worlds: int, device: torch.device) -> 
     """
     m, episodes = task.mjm, cfg.episodes
     state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
-    ours = dict.fromkeys(GAINS, m.nu) | {DELAY: 1}
-    fields = sum(ours.get(x) or attrgetter(x)(m).size for x in task.fields)
+    actuator_fields = dict.fromkeys(GAINS, m.nu) | {DELAY: 1}
+    fields = sum(actuator_fields.get(x) or attrgetter(x)(m).size for x in task.fields)
     world = 1000 + 16 * (state + m.nsensordata + fields)  # bytes
     check_free(f"num_envs={worlds}", worlds * world, device)
     # Five measures, twice while they are stacked.
@@ -109,7 +109,7 @@ def build_env(
     group: ProcessGroup = SINGLE,
     first: int | None = None,
     life: int = 0,
-    live: Sequence[str] = (),
+    changeable: Sequence[str] = (),
 ) -> Env:
     """Task, Sim and Env of a configuration, at the beginning of a schedule.
 
@@ -117,7 +117,7 @@ def build_env(
         worlds: of all processes of the group together.
         first: global id of the first world; that of the process in its group unless given.
         life: how often these worlds were begun before.
-        live: keys of numbers that somebody else than the schedule writes.
+        changeable: keys of numbers that somebody else than the schedule writes.
 
     Raises:
         ValueError: there are too many worlds, or the model does not fit the task.
@@ -133,7 +133,7 @@ def build_env(
     with methods_named(), model_must_fit(cfg):
         if schedule:
             schedule.set_first_values(task)
-        for key in live:
+        for key in changeable:
             section, _, name = key.partition(".")
             if section == "task" and "." not in name:
                 task.scheduled_number(name)  # before the Env reads it

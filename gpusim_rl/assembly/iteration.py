@@ -23,7 +23,7 @@ def make_iteration(
     num_envs: int | None = None,
     *,
     group: ProcessGroup = SINGLE,
-    live: Sequence[str] = (),
+    changeable: Sequence[str] = (),
     first: int | None = None,
     life: int = 0,
 ) -> Iteration:
@@ -31,15 +31,17 @@ def make_iteration(
 
     Args:
         num_envs: worlds of all processes of the group together; the configuration's unless given.
-        live: keys, such as `algo.ent_coef` or `task.weights.jerk`, which are put in
+        changeable: keys, such as `algo.ent_coef` or `task.weights.jerk`, which are put in
             `Iteration.numbers` beside those of the curriculum, for somebody else to write.
         first, life: of the worlds, as `build_env` has them.
     """
     worlds = num_envs or cfg.num_envs
     schedule = Curriculum(cfg.curriculum)
     with out_of_memory_named(worlds), torch_threads(cfg.threads):
-        env = build_env(cfg, worlds, schedule, group=group, live=live, first=first, life=life)
-        return join_learner(cfg, env, schedule=schedule, live=live)
+        env = build_env(
+            cfg, worlds, schedule, group=group, changeable=changeable, first=first, life=life
+        )
+        return join_learner(cfg, env, schedule=schedule, changeable=changeable)
 
 
 def join_learner(cfg: Config, env: Env, **more: Any) -> Iteration:
@@ -48,13 +50,13 @@ def join_learner(cfg: Config, env: Env, **more: Any) -> Iteration:
     more: arguments of `join`, instead of what the configuration says.
     """
     kind, module = load_learner(cfg)
-    how = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
-    how |= {"wrap": clone_of(cfg, env, make_iteration)} if cfg.demos else {}
-    how |= {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
-    how |= {"reward": load_reward(cfg, env)}
+    options = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
+    options |= {"wrap": clone_of(cfg, env, make_iteration)} if cfg.demos else {}
+    options |= {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
+    options |= {"reward": load_reward(cfg, env)}
     if cfg.teacher:
-        how["make_teacher"] = partial(load_teacher, cfg, env)
-    return join(env, kind, cfg.algo.settings, **how | more)
+        options["make_teacher"] = partial(load_teacher, cfg, env)
+    return join(env, kind, cfg.algo.settings, **options | more)
 
 
 def load_reward(cfg: Config, env: Env) -> tuple[Any, Any, dict[str, Any]] | None:

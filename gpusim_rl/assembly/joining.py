@@ -30,7 +30,7 @@ def join(
     *,
     num_steps: int,
     schedule: Curriculum | None = None,
-    live: Sequence[str] = (),
+    changeable: Sequence[str] = (),
     reward: tuple[Any, Any, dict[str, Any]] | None = None,
     graph: str,
     threads: int,
@@ -48,7 +48,7 @@ def join(
     Args:
         kind: the class of the learner; settings: its `Settings`, or its numbers by name.
         num_steps: T, control steps of each world in an iteration.
-        schedule: numbers of the task and of the settings that change; live: keys of others.
+        schedule: numbers of the task and of the settings that change; changeable: keys of others.
         reward: the class of a reward model of ours, its `Settings`, and its other arguments.
         graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
@@ -63,11 +63,11 @@ def join(
     """
     schedule = schedule or Curriculum()
     schedule.prepare(env.success)
-    keys = list(dict.fromkeys([*schedule.plan, *live]))
+    keys = list(dict.fromkeys([*schedule.plan, *changeable]))
     settings, allowed = check_settings(kind, settings)
-    changing = live_settings("algo", kind, settings, allowed, schedule, keys, env)
+    changing = changing_settings("algo", kind, settings, allowed, schedule, keys, env)
     model, numbers, shown = reward or (None, None, {})
-    paid = live_settings("reward", model, numbers or {}, {}, schedule, keys, env)
+    paid = changing_settings("reward", model, numbers or {}, {}, schedule, keys, env)
     spec = make_spec(env, num_steps, graph, threads, num_envs)
     spec = replace(spec, older_policy=older_policy)
     if make_teacher:
@@ -89,14 +89,14 @@ def join(
     if make_source:
         source = make_source(env, learner, record)
     else:
-        how = {
+        options = {
             "graph": graph,
             "fuse": fuse,
             "timer": spec.timer,
             "ring": ring and getattr(learner, "keeps_record", True),
             "newest": num_steps if rewards and ring else 0,
         }
-        source = Collector(env, learner.policy, record, **how)
+        source = Collector(env, learner.policy, record, **options)
         if hasattr(learner, "begin_ring"):
             source.row.fill_(learner.begin_ring(record))
     registry = {f"algo.{x}": changing[x] for x in changing} | {f"reward.{x}": paid[x] for x in paid}
@@ -178,7 +178,7 @@ def check_settings(kind: Any, settings: Any) -> tuple[Any, dict[str, Range]]:
 
 
 # Why: docs/decisions/graphs.md
-def live_settings(
+def changing_settings(
     section: str,
     kind: Any,
     settings: Any,
@@ -187,7 +187,7 @@ def live_settings(
     keys: list[str],
     env: Env,
 ) -> dict[str, Tensor]:
-    """The first values of those settings that keys name, each a live tensor ().
+    """The first values of those settings that keys name, each a tensor ().
 
     section: algo, whose settings are a learner's, or reward, whose are a reward model's.
 
@@ -197,7 +197,7 @@ def live_settings(
     now = settings if isinstance(settings, dict) else vars(settings)
     start = f"{section}."
     names = [key.removeprefix(start) for key in keys if key.startswith(start)]
-    can = getattr(kind, "live", ())
+    can = getattr(kind, "changeable", ())
     for name in names:
         if name not in can:
             choices = ", ".join(f"{start}{x}" for x in can) or "none"

@@ -17,7 +17,7 @@ from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import find_mjcf, find_own_mjcf, find_robot_file
 from gpusim_rl.robots.visuals import is_urdf, picture_model
-from gpusim_rl.sim.actuator_models import LARGEST
+from gpusim_rl.sim.actuator_models import LARGEST_NETWORK_BYTES
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def model_must_fit(cfg: Config):
         yield
     except (KeyError, IndexError, RuntimeError) as error:
         name, mjcf, code = cfg.task.name, cfg.task.numbers["mjcf"], cfg.task_code
-        usual = compose.build("config", [f"task={name}"], ours=code is None)["task"]["mjcf"]
+        usual = compose.build("config", [f"task={name}"], builtin=code is None)["task"]["mjcf"]
         if mjcf == usual:
             raise
         missing = sorted(model_names(usual, code) - model_names(mjcf, code))
@@ -62,7 +62,7 @@ def keep_models(cfg: Config, folder: Path, teacher: Any = None) -> Config:
     if learned:
         copy = folder / "model" / "actuator.safetensors"
         copy.parent.mkdir(exist_ok=True)
-        write_whole(copy, read_whole(Path(learned), LARGEST))
+        write_whole(copy, read_whole(Path(learned), LARGEST_NETWORK_BYTES))
         copies["robot.actuator.file"] = str(copy)
     if teacher:
         copies["teacher"] = str(copy := folder / "model" / "teacher.safetensors")

@@ -77,7 +77,7 @@ class Actor:
 
         numbers: of the task, by their keys, as a curriculum has them now.
         """
-        begun, record, env = time.monotonic(), self.collector.record, self.env
+        start, record, env = time.monotonic(), self.collector.record, self.env
         named = {name: tensor(x) for name, x in weights.items()}
         self.policy.load(named, f"version {version} of the policy")
         for key, place in self.numbers.items():
@@ -89,10 +89,10 @@ class Actor:
         _, sums = env.report()
         worst = host(env.worst_step.worst())
         env.worst_step.clear()
-        idle, self.ended = begun - self.ended, time.monotonic()
+        idle, self.ended = start - self.ended, time.monotonic()
         packet = Packet(
             *(self.schema, self.actor, self.life, self.sequence, version, host(sums), worst),
-            *(self.ended - begun, idle, record.rows.shape[0] * record.rows.shape[1], pack(record)),
+            *(self.ended - start, idle, record.rows.shape[0] * record.rows.shape[1], pack(record)),
         )
         self.sequence += 1
         return packet, self.state() if with_state else {}
@@ -104,8 +104,10 @@ class Actor:
 
     def load(self, state: Arrays) -> None:
         """Continue exactly from what `state` gave. In place."""
-        ours = self.collector.tensors()
-        for name, (x, _) in ours.items():
+        collector_tensors = self.collector.tensors()
+        for name, (x, _) in collector_tensors.items():
             x.copy_(tensor(state[name]))
-        self.env.load({name: tensor(x) for name, x in state.items() if name not in ours})
+        self.env.load(
+            {name: tensor(x) for name, x in state.items() if name not in collector_tensors}
+        )
         self.env.statistics.totals.zero_()  # the learner has them

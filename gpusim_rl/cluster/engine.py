@@ -43,10 +43,10 @@ class Process:
     busy = leaves = False
 
     def begin(
-        self, kind: type, where: dict[str, int], *about: object
+        self, kind: type, where: dict[str, int], *arguments: object
     ) -> tuple[int, dict[str, str]]:
         """Make one. Returns the process id, and what the learner must have in common with it."""
-        self.worker = kind(*about, **where)
+        self.worker = kind(*arguments, **where)
         signal.signal(signal.SIGTERM, self.leave)
         return os.getpid(), self.worker.identity()
 
@@ -83,7 +83,7 @@ class Engine:
 
     def __init__(self, actors: int, address: str | None, labels: dict[str, str] | None = None):
         self.processes: list[Handle] = []
-        self.guard: subprocess.Popen[bytes] | None = None
+        self.watchdog: subprocess.Popen[bytes] | None = None
         settings = SETTINGS | ({} if address else LOOPBACK)
         if not address and "ray" not in sys.modules:  # Ray reads the mode when it is imported
             # a token of its own: Ray would else write one for all programs into the home
@@ -104,22 +104,22 @@ class Engine:
 
         tries: of a start that times out, as it does on a busy machine.
         """
-        how: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
-        how["address"] = address or "local"
+        options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+        options["address"] = address or "local"
         if not address:
             # a folder of its own: all clusters of a machine share the default one
             folder = tempfile.mkdtemp(prefix="gpusim_rl-ray-")
             line = [sys.executable, "-m", "gpusim_rl.cluster.guard", folder]
             environment = os.environ | {"PYTHONPATH": search_path()}
             # a session of its own, so that Ctrl-C does not end it
-            self.guard = subprocess.Popen(
+            self.watchdog = subprocess.Popen(
                 line, stdin=subprocess.PIPE, env=environment, start_new_session=True
             )
-            how |= {"_temp_dir": folder, "include_dashboard": False}
-            how |= {"num_cpus": actors + 1, "object_store_memory": STORE}
+            options |= {"_temp_dir": folder, "include_dashboard": False}
+            options |= {"num_cpus": actors + 1, "object_store_memory": STORE}
         try:
             with no_stderr():  # Ray tells there which settings of its logs it has read
-                self.ray.init(**how)
+                self.ray.init(**options)
         except Exception as error:  # Ray raises this very kind where a machine is too busy
             self.close()
             says = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -132,11 +132,11 @@ class Engine:
             where = f"cluster.address={address}" + f" with {self.labels}" * bool(self.labels)
             warn(f"{where} has {cores:.0f} cores: {actors} actors wait for more")
 
-    def start(self, kind: type, where: dict[str, int], *about: object) -> tuple[Handle, Handle]:
+    def start(self, kind: type, where: dict[str, int], *arguments: object) -> tuple[Handle, Handle]:
         """A new process with a worker, and the reference to what its `begin` returns."""
-        how = {"num_cpus": kind.cores, "label_selector": self.labels if kind.cores else {}}
-        self.processes.append(process := self.remote.options(**how).remote())
-        return process, process.begin.remote(kind, where, *about)
+        options = {"num_cpus": kind.cores, "label_selector": self.labels if kind.cores else {}}
+        self.processes.append(process := self.remote.options(**options).remote())
+        return process, process.begin.remote(kind, where, *arguments)
 
     def call(self, process: Handle, method: str, *args: object) -> Handle:
         """The reference to what a method of a worker returns."""
@@ -181,8 +181,8 @@ class Engine:
         self.processes.clear()
         if not self.shared:
             self.ray.shutdown()
-        if self.guard:
-            self.guard.communicate()
+        if self.watchdog:
+            self.watchdog.communicate()
 
 
 def check_token(address: str) -> None:

@@ -13,7 +13,7 @@ from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.assembly.iteration import join_learner
 from gpusim_rl.assembly.learners import load_learner
 from gpusim_rl.cluster.packing import tensor
-from gpusim_rl.cluster.source import RemoteSource, Spent
+from gpusim_rl.cluster.source import RemoteSource, ReportSums
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.metrics import Metric
@@ -72,24 +72,24 @@ class ClusterIteration(Iteration):
     def report(self) -> Callable[[], dict[str, float]]:
         """As `Iteration` has it, with the columns of the cluster."""
         columns, read = self.columns(), super().report()
-        self.source.spent = Spent()
+        self.source.spent = ReportSums()
         return lambda: read() | columns
 
     def columns(self) -> dict[str, float]:
         """What the log says of packets and actors since the last report, of all ranks."""
         source, spent, group = self.source, self.source.spent, self.group
-        about = [spent.bytes, spent.steps, sum(spent.lags), len(spent.lags), source.missing()]
-        about += [sum(source.ledger.refusals.values()), source.deaths, source.ledger.lost()]
-        seats = [[x.seconds, x.idle] for x in source.seats]
+        figures = [spent.bytes, spent.steps, sum(spent.lags), len(spent.lags), source.missing()]
+        figures += [sum(source.ledger.refusals.values()), source.deaths, source.ledger.lost()]
+        slots = [[x.seconds, x.idle] for x in source.slots]
         device = self.env.device if group.size > 1 else "cpu"  # where that needs no wait
-        parts = (torch.tensor(x, dtype=torch.float64, device=device) for x in ([about], seats))
-        about, seats = (group.all_gather(x) for x in parts)
+        parts = (torch.tensor(x, dtype=torch.float64, device=device) for x in ([figures], slots))
+        figures, slots = (group.all_gather(x) for x in parts)
         # read on the host here, in a report, outside the iteration
-        nbytes, steps, lags, packets, missing, refused, deaths, lost = about.sum(0).tolist()
+        nbytes, steps, lags, packets, missing, refused, deaths, lost = figures.sum(0).tolist()
         # in step all wait for each other, so what an actor waits says nothing about it
-        seconds = sorted(x + y * (not source.sync) for x, y in seats.tolist())
-        for seat in source.seats:
-            seat.died = False
+        seconds = sorted(x + y * (not source.sync) for x, y in slots.tolist())
+        for slot in source.slots:
+            slot.died = False
         return {
             "cluster/lag": lags / max(packets, 1),
             "cluster/lag_max": group.max(max(spent.lags, default=0)),
@@ -98,7 +98,7 @@ class ClusterIteration(Iteration):
             "cluster/lost": lost,
             "cluster/bytes": nbytes / max(steps, 1),
             "cluster/missing": missing,
-            "cluster/idle": min(y / max(x + y, 1e-9) for x, y in seats.tolist()),
+            "cluster/idle": min(y / max(x + y, 1e-9) for x, y in slots.tolist()),
             "cluster/slowest": seconds[-1] / max(seconds[(len(seconds) - 1) // 2], 1e-9),
         }
 

@@ -34,7 +34,7 @@ DEATHS = 5  # of a process in a row, before it delivers anything: then the train
 
 
 @dataclass
-class Seat:
+class ActorSlot:
     """The place of an actor, or of the evaluator, and the process that has it now."""
 
     name: str  # in messages
@@ -42,7 +42,7 @@ class Seat:
     count: int = 0
     process: Handle = None  # as the engine knows it; pid: as the operating system does
     pid: int = 0
-    begun: Handle = None  # reference to what begins it, until it has begun
+    starting: Handle = None  # reference to what begins it, until it has begun
     asked: Handle = None  # reference to its next packet, or success
     version: int = 0  # of the policy that it was asked to act with
     state: Arrays | None = None  # of its worlds before the next collection, in sync mode
@@ -53,7 +53,7 @@ class Seat:
 
 
 @dataclass
-class Spent:
+class ReportSums:
     """What was learned from since the last report of the learner."""
 
     means: Any = 0.0  # (n,) of each measure, times control steps
@@ -94,18 +94,20 @@ class RemoteSource:
         self.measures = len(env.scheduled_task.measure(env.current_state()))
         record.memory = learner.policy.blank_memory(worlds)
         self.first, shared = group.rank * worlds, shares(worlds, actors, section.sync)
-        self.seats = [Seat(f"actor {group.rank * actors + i}", *x) for i, x in enumerate(shared)]
+        self.slots = [
+            ActorSlot(f"actor {group.rank * actors + i}", *x) for i, x in enumerate(shared)
+        ]
         self.identity = identity(cfg) | {"columns": digest(record.schema)}
         self.ledger = Ledger(self.identity["columns"], section.lag_limit, actors)
         self.numbers: dict[str, Tensor] = {}
         self.packets: list[Packet] = []  # that came, in their order, and are not learned from yet
         self.sent: tuple[int, Handle] = -1, None  # a version, and the reference to its weights
-        self.version, self.deaths, self.spent = 0, 0, Spent()
-        self.evaluator = RemoteEvaluator(self, Seat("the evaluator"))
+        self.version, self.deaths, self.spent = 0, 0, ReportSums()
+        self.evaluator = RemoteEvaluator(self, ActorSlot("the evaluator"))
         self.engine = Engine(section.actors, section.address, section.labels)
         policy = copy.deepcopy(learner.policy)
-        about = cfg.plain, policy.cpu(), record.columns
-        self.about = [self.engine.put(x) for x in about]
+        metadata = cfg.plain, policy.cpu(), record.columns
+        self.metadata = [self.engine.put(x) for x in metadata]
         try:
             self.start_all()
         except BaseException:
@@ -114,18 +116,18 @@ class RemoteSource:
 
     def start_all(self) -> None:
         """Start the processes of all actors, and wait until they have begun."""
-        for actor in range(len(self.seats)):
+        for actor in range(len(self.slots)):
             self.start(actor)
-        for actor in range(len(self.seats)):
+        for actor in range(len(self.slots)):
             self.wait_for(actor)
 
     def start(self, actor: int) -> None:
         """Start the process of an actor, in its present life."""
-        seat, life = self.seats[actor], self.ledger.lives[actor]
-        where = {"actor": actor, "life": life, "first": self.first + seat.first}
-        where |= {"count": seat.count, "again": 0 if self.sync else life}
-        seat.process, seat.begun = self.engine.start(Actor, where, *self.about)
-        seat.asked = None
+        slot, life = self.slots[actor], self.ledger.lives[actor]
+        where = {"actor": actor, "life": life, "first": self.first + slot.first}
+        where |= {"count": slot.count, "again": 0 if self.sync else life}
+        slot.process, slot.starting = self.engine.start(Actor, where, *self.metadata)
+        slot.asked = None
 
     def wait_for(self, actor: int) -> None:
         """Wait until an actor has begun, and check what it is; one that ends is started again.
@@ -134,51 +136,51 @@ class RemoteSource:
             ValueError: it is of another version or task, at the start of the training.
             PeerLost: so is one that comes later.
         """
-        seat = self.seats[actor]
-        while seat.begun:
+        slot = self.slots[actor]
+        while slot.starting:
             try:
-                seat.pid, about = self.engine.get(seat.begun)
-                self.check_identity(seat, about)
-                if seat.state:
-                    self.engine.get(self.engine.call(seat.process, "load", seat.state))
-                seat.begun = None
+                slot.pid, metadata = self.engine.get(slot.starting)
+                self.check_identity(slot, metadata)
+                if slot.state:
+                    self.engine.get(self.engine.call(slot.process, "load", slot.state))
+                slot.starting = None
             except ProcessLost as error:
                 self.replace(actor, reason=error)
 
-    def check_identity(self, seat: Seat, about: dict[str, str]) -> None:
+    def check_identity(self, slot: ActorSlot, metadata: dict[str, str]) -> None:
         """An error that says in what a process differs from the learner, which ends it.
 
         It is ValueError, and PeerLost where the training has begun.
         """
-        for name, theirs in about.items():
-            if theirs != (ours := self.identity.get(name)):
-                self.engine.end(seat.process)
+        for name, theirs in metadata.items():
+            if theirs != (expected := self.identity.get(name)):
+                self.engine.end(slot.process)
                 kind = PeerLost if self.version else ValueError
-                raise kind(f"{seat.name} is refused: its {name} is {theirs}, not {ours}")
+                raise kind(f"{slot.name} is refused: its {name} is {theirs}, not {expected}")
 
     def replace(self, actor: int, what: str = "has ended", reason: object = "") -> None:
         """Begin the next life of an actor whose process has ended; see `count_death`."""
-        self.count_death(self.seats[actor], what, reason)
+        self.count_death(self.slots[actor], what, reason)
         self.ledger.lives[actor] += 1
         self.start(actor)
 
-    def count_death(self, seat: Seat, what: str, reason: object) -> None:
+    def count_death(self, slot: ActorSlot, what: str, reason: object) -> None:
         """Count and tell that a process has ended; PeerLost if it ends for ever.
 
         what: it did, and the reason that Ray knows.
         """
-        seat.deaths, seat.died = seat.deaths + 1, True
+        slot.deaths, slot.died = slot.deaths + 1, True
         self.deaths += 1
-        if seat.deaths > DEATHS:
-            raise PeerLost(f"{seat.name} {what} {DEATHS} times before it gave anything: {reason}")
-        warn(f"{seat.name} (process {seat.pid or 'none'}) {what}: it is started again")
+        if slot.deaths > DEATHS:
+            raise PeerLost(f"{slot.name} {what} {DEATHS} times before it gave anything: {reason}")
+        warn(f"{slot.name} (process {slot.pid or 'none'}) {what}: it is started again")
 
-    def insist(self, actor: int, ask: Callable[[Seat], Handle]) -> Any:
+    def insist(self, actor: int, ask: Callable[[ActorSlot], Handle]) -> Any:
         """The value of what `ask` asks of an actor, or of its next life if it ends."""
         while True:
             self.wait_for(actor)
             try:
-                return self.engine.get(ask(self.seats[actor]))
+                return self.engine.get(ask(self.slots[actor]))
             except ProcessLost as error:
                 self.replace(actor, reason=error)
 
@@ -187,8 +189,8 @@ class RemoteSource:
         self.timer.start("wait")
         if self.sync:
             return self.collect_in_step()
-        done, count = 0, self.seats[0].count
-        while done < len(self.seats):
+        done, count = 0, self.slots[0].count
+        while done < len(self.slots):
             self.ask_idle(done)
             if not self.packets:
                 self.receive()
@@ -199,24 +201,24 @@ class RemoteSource:
 
     def collect_in_step(self) -> None:
         """Each actor collects once, from the same policy. The state of its worlds survives it."""
-        for seat in self.seats:
-            self.ask(seat)
-        for actor, seat in enumerate(self.seats):
-            worlds, learned, state = slice(seat.first, seat.first + seat.count), False, None
+        for slot in self.slots:
+            self.ask(slot)
+        for actor, slot in enumerate(self.slots):
+            worlds, learned, state = slice(slot.first, slot.first + slot.count), False, None
             while not learned:
                 packet, state = self.insist(actor, self.ask)
-                seat.asked = None
+                slot.asked = None
                 learned = self.take(packet, worlds)
-            seat.state = state
+            slot.state = state
 
-    def ask(self, seat: Seat) -> Handle:
+    def ask(self, slot: ActorSlot) -> Handle:
         """The reference to the packet that an actor is asked for."""
         numbers = {key: host(x) for key, x in self.numbers.items()}
-        how = self.version, self.weights(), numbers, self.sync
-        if not seat.asked:
-            seat.asked = self.engine.call(seat.process, "collect", *how)
-            seat.version = self.version
-        return seat.asked
+        options = self.version, self.weights(), numbers, self.sync
+        if not slot.asked:
+            slot.asked = self.engine.call(slot.process, "collect", *options)
+            slot.version = self.version
+        return slot.asked
 
     # Why: docs/decisions/cluster.md
     def ask_idle(self, done: int) -> None:
@@ -227,34 +229,34 @@ class RemoteSource:
         from now on is learned from (done + k) // actors updates later. Packets of actors that are
         late already are not among them.
         """
-        for seat in self.seats:
-            coming = sum(bool(x.asked) and self.late_by(x) <= 0 for x in self.seats)
+        for slot in self.slots:
+            coming = sum(bool(x.asked) and self.late_by(x) <= 0 for x in self.slots)
             ahead = done + len(self.packets) + coming
-            late = ahead // len(self.seats) > self.ledger.max_lag
-            if not (seat.begun or seat.asked or late):
-                self.ask(seat)
+            late = ahead // len(self.slots) > self.ledger.max_lag
+            if not (slot.starting or slot.asked or late):
+                self.ask(slot)
 
-    def late_by(self, seat: Seat) -> int:
+    def late_by(self, slot: ActorSlot) -> int:
         """Updates by which the packet that an actor is asked for would be too old now."""
-        return self.version - seat.version - self.ledger.max_lag
+        return self.version - slot.version - self.ledger.max_lag
 
     def missing(self) -> int:
         """Actors that ended since the last report, have not begun, or give nothing any more."""
         return sum(
-            x.died or x.begun is not None or (x.asked is not None and self.late_by(x) > PATIENCE)
-            for x in self.seats
+            x.died or x.starting is not None or (x.asked is not None and self.late_by(x) > PATIENCE)
+            for x in self.slots
         )
 
     def receive(self) -> None:
         """Wait for an actor: for a packet, or that it has begun, or that it has ended."""
-        waits = {seat.begun or seat.asked: i for i, seat in enumerate(self.seats)}
+        waits = {slot.starting or slot.asked: i for i, slot in enumerate(self.slots)}
         waits.pop(None, None)  # of those that may not collect yet
         for reference in self.engine.ready([*waits]):
-            actor, seat = waits[reference], self.seats[waits[reference]]
-            if seat.begun:
+            actor, slot = waits[reference], self.slots[waits[reference]]
+            if slot.starting:
                 self.wait_for(actor)
                 continue
-            seat.asked = None
+            slot.asked = None
             try:
                 self.packets.append(self.engine.get(reference)[0])
             except ProcessLost as error:
@@ -272,12 +274,12 @@ class RemoteSource:
             self.timer.start("wait")
         self.ledger.enter(packet, why)
         if why in BROKEN:
-            self.engine.end(self.seats[packet.actor].process)
+            self.engine.end(self.slots[packet.actor].process)
             self.replace(packet.actor, BROKEN[why])
         if why:
             return False
-        seat = self.seats[packet.actor]
-        seat.seconds, seat.idle, seat.deaths = packet.seconds, packet.idle, 0
+        slot = self.slots[packet.actor]
+        slot.seconds, slot.idle, slot.deaths = packet.seconds, packet.idle, 0
         spent, env = self.spent, self.env
         spent.bytes += packet.nbytes
         spent.steps += packet.steps
@@ -329,29 +331,29 @@ class RemoteSource:
     def states(self) -> list[Arrays]:
         """The state of the worlds of each actor in sync mode."""
 
-        def ask(seat: Seat) -> Handle:
-            return self.engine.call(seat.process, "state")
+        def ask(slot: ActorSlot) -> Handle:
+            return self.engine.call(slot.process, "state")
 
-        return [x.state or self.insist(i, ask) for i, x in enumerate(self.seats)]
+        return [x.state or self.insist(i, ask) for i, x in enumerate(self.slots)]
 
     def load(self, state: dict[str, Tensor], layout: dict[str, bool]) -> None:
         """Continue all worlds from a state of one process. In place.
 
         layout: name → whether it has a row for each world.
         """
-        for actor, seat in enumerate(self.seats):
-            rows = slice(self.first + seat.first, self.first + seat.first + seat.count)
-            seat.state = {n: host(state[n][rows] if per else state[n]) for n, per in layout.items()}
-            self.insist(actor, lambda seat: self.engine.call(seat.process, "load", seat.state))
+        for actor, slot in enumerate(self.slots):
+            rows = slice(self.first + slot.first, self.first + slot.first + slot.count)
+            slot.state = {n: host(state[n][rows] if per else state[n]) for n, per in layout.items()}
+            self.insist(actor, lambda slot: self.engine.call(slot.process, "load", slot.state))
 
     def begin_again(self, life: int) -> None:
         """Replace all actors, since a training is continued. In place.
 
         life: the last one of any world before.
         """
-        for seat in self.seats:
-            self.engine.end(seat.process)
-        self.ledger.lives[:] = [max(life, *self.ledger.lives) + 1] * len(self.seats)
+        for slot in self.slots:
+            self.engine.end(slot.process)
+        self.ledger.lives[:] = [max(life, *self.ledger.lives) + 1] * len(self.slots)
         self.packets.clear()
         self.start_all()
 
@@ -367,11 +369,11 @@ class RemoteEvaluator:
 
     Args:
         source: whose engine starts it, and whose weights are evaluated.
-        seat: of the process.
+        slot: of the process.
     """
 
-    def __init__(self, source: RemoteSource, seat: Seat):
-        self.source, self.seat = source, seat
+    def __init__(self, source: RemoteSource, slot: ActorSlot):
+        self.source, self.slot = source, slot
 
     def begin(self, evaluate: Callable[[Evaluator], float], mean: float) -> None:
         """Let the policy of now be evaluated."""
@@ -380,10 +382,10 @@ class RemoteEvaluator:
 
     def send(self) -> None:
         """Ask the process, or a new one if there is none."""
-        engine, seat = self.source.engine, self.seat
-        if not seat.process:
-            seat.process, seat.begun = engine.start(Evaluator, {}, *self.source.about[:2])
-        seat.asked = engine.call(seat.process, "success", *self.request)
+        engine, slot = self.source.engine, self.slot
+        if not slot.process:
+            slot.process, slot.starting = engine.start(Evaluator, {}, *self.source.metadata[:2])
+        slot.asked = engine.call(slot.process, "success", *self.request)
 
     def result(self, wait: bool) -> float | None:
         """The success of what was begun last; None if it is not known yet.
@@ -392,21 +394,21 @@ class RemoteEvaluator:
             PeerLost: the process is of another version or task, it cannot evaluate, or it ends
                 again and again.
         """
-        engine, seat = self.source.engine, self.seat
-        while engine.ready([seat.begun], wait):
+        engine, slot = self.source.engine, self.slot
+        while engine.ready([slot.starting], wait):
             try:
-                seat.pid, about = engine.get(seat.begun)
-                self.source.check_identity(seat, about)
-                if not engine.ready([seat.asked], wait):
+                slot.pid, metadata = engine.get(slot.starting)
+                self.source.check_identity(slot, metadata)
+                if not engine.ready([slot.asked], wait):
                     break
-                success, seat.deaths = engine.get(seat.asked), 0
+                success, slot.deaths = engine.get(slot.asked), 0
                 return success
             except ProcessLost as error:
-                self.source.count_death(seat, "has ended", error)
-                seat.process, seat.pid = None, 0
+                self.source.count_death(slot, "has ended", error)
+                slot.process, slot.pid = None, 0
                 self.send()
             except (ValueError, OSError) as error:
-                raise PeerLost(f"{seat.name} has failed: {error}") from None
+                raise PeerLost(f"{slot.name} has failed: {error}") from None
         return None
 
 

@@ -22,15 +22,15 @@ def attend(parent: int, lowest: bool) -> None:
         os.nice(19)
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Film as play.py does, on one core."""
-    attend(int(words[0]), words[1] == "True")
+    attend(int(arguments[0]), arguments[1] == "True")
     import torch
 
     from gpusim_rl.commands import play
 
     torch.set_num_threads(1)
-    sys.argv = ["play.py", *words[2:]]
+    sys.argv = ["play.py", *arguments[2:]]
     play.main()
 
 

@@ -49,14 +49,14 @@ class Job:
 
     Args:
         number: among all, from 0.
-        words: of its command line.
+        overrides: of its command line.
         name: of its directory.
         path: its directory; None until it begins, or if another process of torchrun makes it.
         failure: why it has not ended well; empty if it has.
     """
 
     number: int
-    words: list[str]
+    overrides: list[str]
     name: str
     path: Path | None = None
     failure: str = "not begun"
@@ -137,7 +137,9 @@ def run(sweep: Sweep) -> None:
     several, first = "WORLD_SIZE" in os.environ, os.environ.get("RANK", "0") == "0"
     if several and (sweep.cfg.jobs > 1 or sweep.launcher):
         errors.exit_with_error("torchrun's processes train one policy at a time: leave out jobs=")
-    more = [] if exports(sweep.words) else ["export=none"]  # the best one is exported at the end
+    more = (
+        [] if exports(sweep.overrides) else ["export=none"]
+    )  # the best one is exported at the end
     jobs = [
         Job(i, [*more, *line], run_name(line, sweep.lists)) for i, line in enumerate(sweep.lines)
     ]
@@ -149,7 +151,7 @@ def run(sweep: Sweep) -> None:
     for path in home.iterdir() if home else ():
         with suppress(OSError):  # of a training that wrote nothing, such as with plan=true
             path.rmdir()
-    if home and not caught and not exports(sweep.words):
+    if home and not caught and not exports(sweep.overrides):
         export_best(jobs)
     if home and sweep.cfg.report and not caught:
         compare(home)
@@ -162,8 +164,8 @@ def run(sweep: Sweep) -> None:
 def make_home(sweep: Sweep) -> Path:
     """The directory of a new multirun, with multirun.yaml, which says what is swept."""
     home = new_directory(Path(f"runs/multirun/{datetime.now():%Y-%m-%d_%H-%M-%S}"))
-    about = {"words": sweep.words, "swept": sweep.lists}
-    write_whole(home / "multirun.yaml", yaml.safe_dump(about, allow_unicode=True).encode())
+    summary = {"words": sweep.overrides, "swept": sweep.lists}
+    write_whole(home / "multirun.yaml", yaml.safe_dump(summary, allow_unicode=True).encode())
     return home
 
 
@@ -212,22 +214,22 @@ def prepare(job: Job, home: Path | None) -> None:
 
     home: where; None if another process of torchrun makes it.
     """
-    cfg = find_earlier_run(compose_plain("config", job.words), named(job.words))
+    cfg = find_earlier_run(compose_plain("config", job.overrides), named(job.overrides))
     chosen = cfg["resume"] or cfg["run_dir"]
     job.path = Path(str(chosen)) if chosen else None
     if home is None or cfg["resume"]:
         return
     if cfg["log"]["group"] is None:
-        job.words = [*job.words, quoted("log.group", Path(home.name))]
+        job.overrides = [*job.overrides, quoted("log.group", Path(home.name))]
     if not cfg["run_dir"]:
         job.path = path = new_directory(home / job.name)
-        job.name, job.words = path.name, [*job.words, quoted("run_dir", path)]
+        job.name, job.overrides = path.name, [*job.overrides, quoted("run_dir", path)]
 
 
 def command(job: Job, **variables: str) -> list[str]:
     """The command line that trains, with variables of its environment."""
     variables["PYTHONPATH"] = search_path()
-    return ["env", *(f"{name}={x}" for name, x in variables.items()), *PROGRAM, *job.words]
+    return ["env", *(f"{name}={x}" for name, x in variables.items()), *PROGRAM, *job.overrides]
 
 
 def on_this_machine(sweep: Sweep) -> Start:
@@ -275,9 +277,9 @@ def on_cluster(sweep: Sweep, home: Path) -> Start:
     return lambda job, place: ClusterJob(executor.submit(subprocess.call, command(job)), job.name)
 
 
-def exports(words: list[str]) -> bool:
+def exports(overrides: list[str]) -> bool:
     """Whether the words of a multirun say themselves which trainings export a policy."""
-    return any(word.startswith(("export=", "gate=", "plan=")) for word in words)
+    return any(word.startswith(("export=", "gate=", "plan=")) for word in overrides)
 
 
 def export_best(jobs: list[Job]) -> None:
@@ -295,10 +297,10 @@ def export_best(jobs: list[Job]) -> None:
         return
     success = f"{highest[0]:.3f}" if math.isfinite(highest[0]) else "unknown"
     print(f"best of {len(jobs)}: {best}, success {success}", flush=True)
-    words = [quoted("run", path), "mode=export", *code_words(Run(path).config)]
+    overrides = [quoted("run", path), "mode=export", *code_words(Run(path).config)]
     variables = {name: x for name, x in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     variables["PYTHONPATH"] = search_path()
-    if subprocess.call([*EXPORT, *words], env=variables):
+    if subprocess.call([*EXPORT, *overrides], env=variables):
         errors.warn(f"the policy of {path} could not be exported")
 
 

@@ -87,13 +87,18 @@ def show(cfg: Settings) -> None:
             return view(again.model, again.frames()) if has_display() else None
         run = None if cfg["onnx"] else find_run(cfg)
         rollout = open_rollout(cfg, run)
-        about, fixed = rollout.about, fixed_command(rollout.about, cfg["command"])
+        command_about, fixed = (
+            rollout.description,
+            fixed_command(rollout.description, cfg["command"]),
+        )
         keys = Keys((), ())
-        if about and not len(fixed):
-            ends = about["trained"]
-            keys = Keys(ends["low"], ends["high"], about.get("center", ()), about["names"])
+        if command_about and not len(fixed):
+            ends = command_about["trained"]
+            keys = Keys(
+                ends["low"], ends["high"], command_about.get("center", ()), command_about["names"]
+            )
         command = (lambda t: fixed) if len(fixed) else keys
-        frames = player.frames_of(rollout, command if about else None)
+        frames = player.frames_of(rollout, command if command_about else None)
         print(errors.printable(f"{run.path if run else cfg['onnx']}: {keys.help}"), flush=True)
         view(rollout.model, frames, keys, rollout)
 
@@ -114,11 +119,14 @@ def make_film(cfg: Settings) -> None:
         validate.writable("video", str(out))
         load_backend()
         rollout = open_rollout(cfg, run)
-        about, fixed = rollout.about, fixed_command(rollout.about, cfg["command"])
-        moving = tour(about, cfg["seconds"]) if about else None
+        command_about, fixed = (
+            rollout.description,
+            fixed_command(rollout.description, cfg["command"]),
+        )
+        moving = tour(command_about, cfg["seconds"]) if command_about else None
         command = (lambda t: fixed) if len(fixed) else moving
         frames = player.frames_of(rollout, command, several=bool(cfg["worlds"]))
-        look["caption"] = Caption(rollout.model, about, command)
+        look["caption"] = Caption(rollout.model, command_about, command)
         film(rollout.model, frames, out, cfg["seconds"], rollout.show_world, **look)
         print(f"wrote {out}")
         if cfg["mode"] == "auto" and not cfg["video"]:  # there is no display
@@ -155,7 +163,7 @@ def evaluate_run(cfg: Settings) -> None:
     from gpusim_rl.evaluation.evaluate import evaluate
 
     policy, task = iteration.policy, iteration.env.task
-    scores = evaluate(policy, task, **player.how_to_evaluate(config, cfg))
+    scores = evaluate(policy, task, **player.evaluation_options(config, cfg))
     if task.drives is not None:
         from gpusim_rl.evaluation.drives import add_drives, drive
 
@@ -175,8 +183,8 @@ def grid_run(cfg: Settings) -> None:
         player.check_rough(run, iteration.env.task, "mode=grid")
     from gpusim_rl.evaluation import terrain_grid
 
-    how = player.how_to_evaluate(config, cfg)
-    grid = terrain_grid.terrain_grid(iteration.policy, iteration.env.task, **how)
+    options = player.evaluation_options(config, cfg)
+    grid = terrain_grid.terrain_grid(iteration.policy, iteration.env.task, **options)
     print(terrain_grid.as_text(grid))
     write_out(cfg, json.dumps(grid, indent=2))
     if cfg["report"]:
@@ -226,10 +234,10 @@ def describe_robot(cfg: Settings) -> None:
         given, actuator = values.pop("name"), values.pop("actuator")
         loaded = load_robot(values)
         name = Path(values["mjcf"].rpartition(":")[2]).stem if given == "own" else given
-        about = (loaded, values, name, actuator)
+        command_about = (loaded, values, name, actuator)
         print(f"# {description.sentence(loaded)}")
-        print(description.as_yaml(*about, whole=False))
-        write_out(cfg, description.as_yaml(*about))
+        print(description.as_yaml(*command_about, whole=False))
+        write_out(cfg, description.as_yaml(*command_about))
         if cfg["report"]:
             from gpusim_rl.robots.models import find_robot_file
             from gpusim_rl.robots.visuals import is_urdf, picture_model
@@ -312,8 +320,8 @@ def show_log(cfg: Settings) -> None:
         if cfg["report"]:
             robot_log.draw(log, result, alarm, Path(cfg["report"]))
         if cfg["video"]:
-            how = dict(size=cfg["size"], view=cfg["camera"], seconds=cfg["seconds"])
-            robot_log.film(log, result, model, Path(cfg["video"]), **how)
+            options = dict(size=cfg["size"], view=cfg["camera"], seconds=cfg["seconds"])
+            robot_log.film(log, result, model, Path(cfg["video"]), **options)
             print(f"wrote {cfg['video']}")
     if result and result.distance > alarm:
         errors.exit_with_error(f"{cfg['mcap']}: {robot_log.warning(result, alarm)}", 1)

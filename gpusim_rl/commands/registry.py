@@ -73,8 +73,8 @@ def add(
     path = Path(file)
     policy, _ = exported.open_onnx(path)
     verdict_of(path)  # its ValueError names the file
-    registry, name = Registry(folder, create=True), name or str(policy.about["task"])
-    lineage = dict(policy.about.get("lineage", {})) | lineage_of(path, run)
+    registry, name = Registry(folder, create=True), name or str(policy.metadata["task"])
+    lineage = dict(policy.metadata.get("lineage", {})) | lineage_of(path, run)
     if labels is not None:
         lineage["labels"] = file_hash(Path(labels))
     if parent is not None:
@@ -177,13 +177,13 @@ def import_version(folder: Folder, file: Folder) -> Row:
 
     from gpusim_rl.deploy import exported
 
-    data, about = read_exported(Path(file), MAX_PACKED)
+    data, metadata = read_exported(Path(file), MAX_PACKED)
     with tempfile.TemporaryDirectory() as draft:
         path = Path(draft) / "policy.onnx"
         path.write_bytes(data)
         policy, _ = exported.open_onnx(path)
     registry = Registry(folder, create=True)
-    return registry.add(policy, about["name"], about["lineage"], about["note"])
+    return registry.add(policy, metadata["name"], metadata["lineage"], metadata["note"])
 
 
 def retain(folder: Folder, name: str, count: int) -> list[int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpusim_rl.training.trainer import Result, Trainer
 
 
-def configure(*words: str) -> "Config":
+def configure(*overrides: str) -> "Config":
     """The configuration of a training, from the words of train.py's command line.
 
     Raises:
@@ -33,7 +33,7 @@ def configure(*words: str) -> "Config":
     from gpusim_rl.config import resume
     from gpusim_rl.config.compose import compose_plain
 
-    return resume.check_training(compose_plain("config", list(words)), list(words))
+    return resume.check_training(compose_plain("config", list(overrides)), list(overrides))
 
 
 def train(cfg: "Config") -> "Result":
@@ -147,9 +147,9 @@ def train_or_exit(cfg: "Config") -> None:
 def exit_stopped(trainer: "Trainer", result: "Result") -> NoReturn:
     """Say how a training continues that a signal has ended, and exit."""
     failure = result.failure and f", but its checkpoint could not be written: {result.failure}"
-    words = [program("train"), f"resume={result.path}", *code_words(trainer.cfg.plain)]
+    overrides = [program("train"), f"resume={result.path}", *code_words(trainer.cfg.plain)]
     trainer.table.say(
-        f"stopped after iteration {result.iterations}; {' '.join(words)} continues{failure}"
+        f"stopped after iteration {result.iterations}; {' '.join(overrides)} continues{failure}"
     )
     raise SystemExit(128 + result.signal)
 
@@ -167,14 +167,14 @@ def files_of(trainer: "Trainer") -> str:
 
 def main() -> None:
     """Check the command line and train, once or for each value of a multirun."""
-    words = sys.argv[1:]
+    overrides = sys.argv[1:]
     try:
-        if command_line.is_multirun(words):
+        if command_line.is_multirun(overrides):
             from gpusim_rl.commands import multirun  # a single training starts without it
 
-            multirun.run(command_line.check_multirun(words))
+            multirun.run(command_line.check_multirun(overrides))
         else:
-            train_or_exit(command_line.check("config", words))
+            train_or_exit(command_line.check("config", overrides))
     except KeyboardInterrupt:
         print(
             "interrupted: resume=<run directory> continues from the last checkpoint",

@@ -5,10 +5,10 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
-from gpusim_rl.config.trees import flatten
+from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.core.files import Plain
-from gpusim_rl.core.ranges import LARGEST
-from gpusim_rl.envs.randomization.entries import SMALLEST
+from gpusim_rl.core.ranges import LARGEST_FLOAT32
+from gpusim_rl.envs.randomization.entries import SMALLEST_FLOAT32
 
 # Lists with a number for each joint of the robot: the task knows how many these are.
 OF_JOINTS = ("task.largest_speed", "task.largest_acceleration")
@@ -78,11 +78,11 @@ def same_kind(key: str, old: Any, new: Any) -> None:
 
 def check_range(key: str, old: object, new: object) -> None:
     """ValueError if a number is not finite, or too large or too small for float32 and int64."""
-    if isinstance(new, float) and not abs(new) <= LARGEST:
+    if isinstance(new, float) and not abs(new) <= LARGEST_FLOAT32:
         example = "" if old is None else f", such as {old}"
         raise ValueError(f"{key}={new}: expected a finite number{example}")
-    if isinstance(new, float) and 0 < abs(new) < SMALLEST:
-        raise ValueError(f"{key}={new}: expected 0 or a number of at least {SMALLEST}")
+    if isinstance(new, float) and 0 < abs(new) < SMALLEST_FLOAT32:
+        raise ValueError(f"{key}={new}: expected 0 or a number of at least {SMALLEST_FLOAT32}")
     if isinstance(new, int) and not abs(new) < 2**63:
         raise ValueError(f"{key}={new}: expected a number below 2**63")
 

@@ -21,7 +21,7 @@ from gpusim_rl.core.paths import CONF, install, program, quoted
 if TYPE_CHECKING:
     from gpusim_rl.config.sections import Config
 
-LONGEST = 150  # characters of a directory's name
+LONGEST_NAME = 150  # characters of a directory's name
 MAX_RUNS = 200  # of a multirun: all are checked before the first run
 PROGRAMS = {"config": "train", "play": "play"}  # file in conf/ → command
 HELP = ("--help", "-h", "--hydra-help", "--version")
@@ -206,4 +206,4 @@ def run_name(overrides: list[str], keys: Iterable[str]) -> str:
     """
     values = dict(word.split("=", 1) for word in overrides)
     short = {key: re.sub(r"[^A-Za-z0-9_.]+", "_", values[key]).strip("_") for key in keys}
-    return "-".join(f"{key}_{value}" for key, value in short.items())[:LONGEST] or "run"
+    return "-".join(f"{key}_{value}" for key, value in short.items())[:LONGEST_NAME] or "run"

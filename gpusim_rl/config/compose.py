@@ -21,8 +21,8 @@ from yaml import YAMLError
 
 from gpusim_rl.config import check_words, user_files
 from gpusim_rl.config.device_overrides import KEYS, without
+from gpusim_rl.config.nested_dict import flatten, is_below
 from gpusim_rl.config.recipe import apply_ranges, apply_recipe, apply_section
-from gpusim_rl.config.trees import flatten, is_below
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CODE, CONF, user_folder
 
@@ -77,9 +77,9 @@ def compose_plain(name: str, overrides: list[str]) -> Plain:
         raise ValueError(" ".join(str(error).split())) from None
     except RecursionError:
         raise ValueError("these values are nested too deeply") from None
-    ours = tuple(word for word in groups if not word.startswith("ranges="))
+    builtin = tuple(word for word in groups if not word.startswith("ranges="))
     # where ranges= has a list, the command line may have a number
-    before, after = flatten(base) | flatten(build_base(name, ours)), flatten(cfg)
+    before, after = flatten(base) | flatten(build_base(name, builtin)), flatten(cfg)
     for key in [o.key_or_group for o in parsed if not is_group(o.key_or_group)]:
         if key in after:  # a later word may have replaced what it lies below
             check_words.same_kind(key, before.get(key), after[key])
@@ -140,15 +140,17 @@ def user_choices(name: str, groups: tuple[str, ...]) -> dict[str, Path]:
     return {group: file for group, file in files.items() if file.is_file()}
 
 
-def build(name: str, overrides: list[str], ours: bool = False, but: tuple[str, ...] = ()) -> Plain:
+def build(
+    name: str, overrides: list[str], builtin: bool = False, but: tuple[str, ...] = ()
+) -> Plain:
     """Compose to plain data, inside `hydra.main` too.
 
-    `ours` leaves out the files of the working directory, except those of the groups `but`.
+    `builtin` leaves out the files of the working directory, except those of the groups `but`.
     The section `algo` of a task's file is for PPO: another algorithm has its own numbers.
     """
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
-    hidden = tuple(group for group in user_files.GROUPS if ours and group not in but)
+    hidden = tuple(group for group in user_files.GROUPS if builtin and group not in but)
     token = user_files.left_out.set(hidden)
     try:
         with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
@@ -200,10 +202,10 @@ def for_algorithm(cfg: Plain, own: Plain, keys: list[str]) -> Plain:
     Raises:
         ValueError: the section has a key that it may not change.
     """
-    algo, ours = own["name"], own["name"] in user_files.our_names("algo")
-    of_task = {x: cfg["algo"][x] for x in FROM_TASK.get(algo, ("gamma",)) if ours and x in own}
+    algo, builtin = own["name"], own["name"] in user_files.our_names("algo")
+    of_task = {x: cfg["algo"][x] for x in FROM_TASK.get(algo, ("gamma",)) if builtin and x in own}
     cfg["algo"] = own | of_task
-    lost = (*KEYS, "gpu") if ours else ("algo",)
+    lost = (*KEYS, "gpu") if builtin else ("algo",)
     for name, section in {"gpu": cfg["gpu"], **cfg["recipe"]}.items():
         if isinstance(section, dict):  # what it is else is said later
             section = without(section, lost)
@@ -211,7 +213,7 @@ def for_algorithm(cfg: Plain, own: Plain, keys: list[str]) -> Plain:
                 cfg["gpu"] = section
             else:
                 cfg["recipe"][name] = section
-    if not ours:
+    if not builtin:
         return cfg
     if not isinstance(section := cfg.get(algo) or {}, dict):
         raise ValueError(f"{algo}={section!r}: expected keys with values")
@@ -263,8 +265,8 @@ def files_now() -> tuple[tuple[str, int, int], ...]:
             for entry in os.scandir(place) if place.is_dir() else ():
                 if entry.name.endswith(".yaml"):
                     with suppress(OSError):  # it has gone, or is a link to nowhere
-                        about = entry.stat()
-                        files.append((entry.path, about.st_mtime_ns, about.st_size))
+                        status = entry.stat()
+                        files.append((entry.path, status.st_mtime_ns, status.st_size))
     return tuple(sorted(files))
 
 
@@ -284,9 +286,9 @@ def is_group(key: str) -> bool:
     return key in user_files.GROUPS
 
 
-def choices(group: str, ours: bool = False) -> list[str]:
-    """The names that a group may be given; `ours` leaves out those of the working directory."""
-    user = None if ours else user_folder("conf")
+def choices(group: str, builtin: bool = False) -> list[str]:
+    """The names that a group may be given; `builtin` leaves out those of the working directory."""
+    user = None if builtin else user_folder("conf")
     users = {file.stem for file in user.glob(f"{group}/*.yaml")} if user else set()
     return sorted(users | user_files.our_names(group))
 

@@ -7,8 +7,8 @@ pay there. The command line wins over the section, and a run keeps what it began
 from dataclasses import replace
 
 from gpusim_rl.config.check_words import merge
+from gpusim_rl.config.nested_dict import flatten, is_below, leaves, merged
 from gpusim_rl.config.sections import Config
-from gpusim_rl.config.trees import flatten, is_below, leaves, merged
 from gpusim_rl.core.files import Plain
 
 # Why: docs/decisions/configuration.md

@@ -2,8 +2,8 @@
 
 import re
 
+from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.config.sections import table
-from gpusim_rl.config.trees import flatten
 from gpusim_rl.config.yaml_keys import keys
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CONF
@@ -13,7 +13,7 @@ from gpusim_rl.envs.load_task import load_task
 HEADING = ("key", "default", "unit", "range")
 # a unit in a comment, such as [rad/s]
 UNIT = re.compile(r"\[([^]]+)\]")
-LONGEST = 24  # characters of a default or a unit
+LONGEST_TEXT = 24  # characters of a default or a unit
 
 
 def lines(name: str, cfg: Plain, code: str | None = None) -> list[str]:
@@ -42,14 +42,14 @@ def ranges_of(name: str, cfg: Plain, code: str | None) -> dict[str, Range]:
     if name == "play":
         return PLAY | GATE | SERVE
     own = load_task(cfg["task"]["name"], code).ranges
-    ours = table(cfg["algo"]["name"], cfg["reward"]["name"])
-    return ours | {f"task.{key}": entry for key, entry in own.items()}
+    builtin = table(cfg["algo"]["name"], cfg["reward"]["name"])
+    return builtin | {f"task.{key}": entry for key, entry in own.items()}
 
 
 def text_of(value: object) -> str:
     """A default in a few characters."""
     text = "null" if value is None else str(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
 
 
 def units_of(cfg: Plain) -> dict[str, str]:

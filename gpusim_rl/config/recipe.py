@@ -6,7 +6,7 @@ a run keeps what it began with. `recipe=fast` is the file as it stands.
 
 from gpusim_rl.config.check_words import merge
 from gpusim_rl.config.device_overrides import KEYS, without
-from gpusim_rl.config.trees import flatten, is_below, leaves, merged
+from gpusim_rl.config.nested_dict import flatten, is_below, leaves, merged
 from gpusim_rl.core.files import Plain
 
 FAST, ROBOT = "fast", "robot"

@@ -18,10 +18,10 @@ from gpusim_rl.config.compose import (
     parse,
 )
 from gpusim_rl.config.device_overrides import read_device_overrides
+from gpusim_rl.config.nested_dict import flatten, is_below, leaves, set_key
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import find_files, find_in_run, is_kept_file
 from gpusim_rl.config.sections import Config
-from gpusim_rl.config.trees import flatten, is_below, leaves, set_key
 from gpusim_rl.config.user_files import GROUPS, our_names
 from gpusim_rl.config.validate import (
     check_correction,
@@ -179,8 +179,10 @@ def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
         if rest:
             set_key(after, key, flatten(cfg)[key])
         elif group == "curriculum" and cfg[group]:  # that of the command line joins the run's
-            ours = build_base("config", group_words(overrides))[group] or {}  # of the task's file
-            said = {name: x for name, x in cfg[group].items() if ours.get(name) != x}
+            builtin = (
+                build_base("config", group_words(overrides))[group] or {}
+            )  # of the task's file
+            said = {name: x for name, x in cfg[group].items() if builtin.get(name) != x}
             after[group] = (before[group] or {}) | said
         elif group in ("log", "cluster") or not is_group(group):
             after[group] = cfg[group]
@@ -218,9 +220,9 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         code = f"{group}_code"
         codes[code] = saved_code(group, name, saved.pop(code, None), allowed[group])
         check_name(group, name)
-    ours = codes["task_code"] is None
+    builtin = codes["task_code"] is None
     but = ("algo",) if codes["algo_code"] else ()  # the user's file of numbers
-    base = build("config", groups_of(saved, ours, but), ours, but)
+    base = build("config", groups_of(saved, builtin, but), builtin, but)
     try:
         names = {x: {"name": str(flat.get(f"{x}.name", base[x]["name"]))} for x in NAMED}
         saved = {key: x for key, x in saved.items() if key not in NAMED}
@@ -229,24 +231,24 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
             if flatten(cfg).get(key) is not None:
                 set_key(cfg, key, str(run.path / copy_of))
         for section in ("task", "robot"):
-            cfg[section] = find_files(run.path, section, cfg[section], ours)
+            cfg[section] = find_files(run.path, section, cfg[section], builtin)
         cfg["teacher"] = find_in_run(run.path, "teacher", cfg["teacher"])
         return Config.of(cfg)
     except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{file}: {error}") from None
 
 
-def groups_of(saved: Plain, ours: bool, but: tuple[str, ...] = ()) -> list[str]:
+def groups_of(saved: Plain, builtin: bool, but: tuple[str, ...] = ()) -> list[str]:
     """The words that choose the files of a run; those that are gone are left out.
 
-    ours, but: as of `compose.build`.
+    builtin, but: as of `compose.build`.
     """
     flat = flatten(saved)
     chosen = {group: flat.get(f"{group}.name") for group in GROUPS if group not in NAMED}
     return [
         f"{group}={name}"
         for group, name in chosen.items()
-        if name in choices(group, ours and group not in but)
+        if name in choices(group, builtin and group not in but)
     ]
 
 

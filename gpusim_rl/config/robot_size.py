@@ -14,8 +14,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gpusim_rl.config.compose import user_choices
+from gpusim_rl.config.nested_dict import flatten, is_below, set_key
 from gpusim_rl.config.recipe import numbers_of
-from gpusim_rl.config.trees import flatten, is_below, set_key
 from gpusim_rl.core.errors import warn_once
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.sections import arguments
@@ -32,7 +32,7 @@ DEFAULTS = {
 }
 ARMS, OWN_REACH = ("reach", "reach_pose"), 0.947  # m, of tasks/assets/arm.xml
 BOX = ("task.center", "task.largest", "task.tilt", "task.lean", "task.spin")  # of goals
-SHORTEST = 0.005  # s, the timestep that robots/prepare.py gives each robot
+TIMESTEP_S = 0.005  # s, the timestep that robots/prepare.py gives each robot
 # Why: docs/decisions/robots.md
 # Key of the task → the power of the relative length, for each number of a list, and for a range
 POWERS = {
@@ -73,7 +73,7 @@ def fit_to_robot(cfg: Plain, override_keys: Iterable[str]) -> Plain:
     keys = (*override_keys, *plan, *numbers_of(cfg["ranges"]))
     fixed = tuple(key for key in keys if "." in key and key not in scaled)
     arm = task in ARMS
-    about, numbers = of_arm(now, cfg, mtime, fixed) if arm else of_legs(now, cfg, mtime)
+    description, numbers = scale_arm(now, cfg, mtime, fixed) if arm else scale_legs(now, cfg, mtime)
     fitted, said = copy.deepcopy(cfg), []
     for key, value in numbers.items():
         if is_below(key, fixed) or any(is_below(other, (key,)) for other in fixed):
@@ -85,12 +85,12 @@ def fit_to_robot(cfg: Plain, override_keys: Iterable[str]) -> Plain:
             said.append(describe(key, value))
     if not said:
         return cfg
-    line = f"{cfg['robot']['mjcf']} has {about}, so its task's numbers are scaled"
+    line = f"{cfg['robot']['mjcf']} has {description}, so its task's numbers are scaled"
     warn_once(f"{line}: {' '.join(said)}")
     return fitted
 
 
-def of_legs(now: Plain, cfg: Plain, mtime: int) -> tuple[str, Plain]:
+def scale_legs(now: Plain, cfg: Plain, mtime: int) -> tuple[str, Plain]:
     """Numbers of a task for a robot with short legs.
 
     Args:
@@ -109,12 +109,12 @@ def of_legs(now: Plain, cfg: Plain, mtime: int) -> tuple[str, Plain]:
     return f"legs of {leg:.3g} m", {key: scale(key, now, size) for key in POWERS}
 
 
-def of_arm(now: Plain, cfg: Plain, mtime: int, fixed: tuple[str, ...]) -> tuple[str, Plain]:
-    """Numbers of a task for an arm, as `of_legs`. `fixed` are the keys that stay as they are."""
+def scale_arm(now: Plain, cfg: Plain, mtime: int, fixed: tuple[str, ...]) -> tuple[str, Plain]:
+    """Numbers of a task for an arm, as `scale_legs`. `fixed` are the keys that stay as they are."""
     boxes = {key: now[key] for key in BOX if key in now and is_below(key, fixed)}
     request = json.dumps({"lean": now.get("task.lean"), "box": boxes})
-    size, about, numbers = arm_numbers(json.dumps(cfg["robot"]), mtime, request)
-    return about, {key: scale(key, now, size) for key in ARM_POWERS} | numbers
+    size, description, numbers = arm_numbers(json.dumps(cfg["robot"]), mtime, request)
+    return description, {key: scale(key, now, size) for key in ARM_POWERS} | numbers
 
 
 def scale(key: str, now: Plain, size: float) -> Any:
@@ -148,7 +148,7 @@ def first_value(entry: Plain, last: Any) -> Any:
 
 def timestep(dt: float, default: float, factor: float) -> float:
     """The longest timestep [s] of which dt is a whole number, up to 5 % over default · factor."""
-    return min(default, dt / math.ceil(dt / (1.05 * max(default * factor, SHORTEST))))
+    return min(default, dt / math.ceil(dt / (1.05 * max(default * factor, TIMESTEP_S))))
 
 
 def three_digits(value: float) -> float:
@@ -184,8 +184,8 @@ def arm_numbers(robot: str, mtime: int, request: str) -> tuple[float, str, Plain
     except ValueError as error:
         raise ValueError(f"robot.mjcf={json.loads(robot)['mjcf']}: {error}") from None
     reach = arm.shape.size
-    about = f"a reach of {reach:.3g} m and {len(arm.robot.joints)} joints"
-    return reach / OWN_REACH, about, {f"task.{key}": value for key, value in numbers.items()}
+    description = f"a reach of {reach:.3g} m and {len(arm.robot.joints)} joints"
+    return reach / OWN_REACH, description, {f"task.{key}": value for key, value in numbers.items()}
 
 
 @cache

@@ -9,13 +9,13 @@ from gpusim_rl.robots.model_files import check_confined, is_copy
 MAX_MODEL = 1 << 26  # bytes of an MJCF file
 
 
-def find_files(folder: Path, section: str, values: Plain, ours: bool = True) -> Plain:
+def find_files(folder: Path, section: str, values: Plain, builtin: bool = True) -> Plain:
     """The section `task` or `robot` of a run, with the paths of its files in the run.
 
-    `ours` tells that the task is one of ours: then a model is in the run or one of ours.
+    `builtin` tells that the task is one of ours: then a model is in the run or one of ours.
     ValueError for a file that lies elsewhere.
     """
-    values = values | {"mjcf": find_model(folder, f"{section}.mjcf", values["mjcf"], ours)}
+    values = values | {"mjcf": find_model(folder, f"{section}.mjcf", values["mjcf"], builtin)}
     if (network := values.get("actuator", {}).get("file")) is None:
         return values
     network = find_in_run(folder, f"{section}.actuator.file", network)
@@ -32,7 +32,7 @@ def find_in_run(folder: Path, key: str, name: str | None) -> str | None:
     return str(folder / name)
 
 
-def find_model(folder: Path, key: str, name: str | None, ours: bool) -> str | None:
+def find_model(folder: Path, key: str, name: str | None, builtin: bool) -> str | None:
     """The model of a run: the name of one of ours, or a file in the run.
 
     ValueError for a path out of the run, or a model that names files outside of it.
@@ -42,7 +42,7 @@ def find_model(folder: Path, key: str, name: str | None, ours: bool) -> str | No
     check_path(key, name)
     bare = Path(name).name == name and ":" not in name
     if bare and not (folder / name).exists():
-        if ours and not (ASSETS / name).is_file():
+        if builtin and not (ASSETS / name).is_file():
             raise ValueError(f"{key}={name!r} lies outside of the run")
         return name
     if not (folder / name).resolve().is_relative_to(folder.resolve()) or ":" in name:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from gpusim_rl.config.check_words import check_physics
-from gpusim_rl.config.trees import flatten, set_key
+from gpusim_rl.config.nested_dict import flatten, set_key
 from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core import ranges
 from gpusim_rl.core.files import Plain

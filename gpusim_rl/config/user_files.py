@@ -16,7 +16,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from gpusim_rl.config.check_words import same_kind
-from gpusim_rl.config.trees import flatten
+from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CONF, user_code, user_folder
 
@@ -103,10 +103,10 @@ def check_file(group: str, values: object, package: str | None) -> None:
     check_without_code(values, flat)
     if group != "algo" and "algo.name" in flat:
         raise ValueError("the key algo.name is allowed only in a file of the folder algo")
-    ours = str(flat.get("algo.name", "ppo")) in our_names("algo")
+    builtin = str(flat.get("algo.name", "ppo")) in our_names("algo")
     for key, value in flat.items():
         # what its numbers are, an algorithm of the user's says itself
-        other = key.startswith("algo.") and key != "algo.name" and not ours
+        other = key.startswith("algo.") and key != "algo.name" and not builtin
         if key in kinds_by_key and not other and "${" not in str(value):
             same_kind(key, kinds_by_key[key], value)
 

@@ -120,9 +120,9 @@ def find_code(group: str, cfg: Plain, named: str | None) -> str | None:
     ValueError if it is not named, or if there is no file.
     """
     name, folder = str(cfg[group]["name"]), CODE[group]
-    ours = name in choices(group, ours=True)
-    file = None if ours and group == "algo" else user_code(group, name)
-    if file is None and not ours:
+    builtin = name in choices(group, builtin=True)
+    file = None if builtin and group == "algo" else user_code(group, name)
+    if file is None and not builtin:
         raise ValueError(f"{group}={name}: no file {name}.py in {folder}/, here or among ours")
     if file is None:
         return None
@@ -143,8 +143,8 @@ def saved_code(group: str, name: str, saved: str | None, allowed: str | None) ->
         allowed: task_code on the command line.
     ValueError unless it is ours or the command line allows code of the working directory.
     """
-    ours, folder = choices(group, ours=True), CODE[group]
-    if name in ours and saved != "here":
+    builtin, folder = choices(group, builtin=True), CODE[group]
+    if name in builtin and saved != "here":
         return None
     if allowed != "here" and (file := user_code(group, name)):
         raise ValueError(
@@ -153,7 +153,7 @@ def saved_code(group: str, name: str, saved: str | None, allowed: str | None) ->
         )
     if allowed != "here":
         raise ValueError(
-            f"unknown {WORDS[group]} {name[:99]!r}: choose one of {', '.join(ours)}; "
+            f"unknown {WORDS[group]} {name[:99]!r}: choose one of {', '.join(builtin)}; "
             f"or give {TASK_CODE}, which imports it from {folder}/ of the working directory"
         )
     if user_code(group, name) is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 Plain = dict[str, Any]  # a map of YAML or JSON: texts, numbers, truth values, null, lists, maps
-LARGEST = 1 << 20  # bytes of a text file that is read whole, if nothing else is said
+LARGEST_TEXT_BYTES = 1 << 20  # bytes of a text file that is read whole, if nothing else is said
 MAX_MODEL = 1 << 30  # bytes of all files of a model together
 DEEPEST = 50  # lists and maps of JSON in one another
 ABANDONED = 3600.0  # age of a part [s]: nobody writes one for so long
@@ -87,16 +87,16 @@ def read_whole(path: Path, largest: int) -> bytes:
         return os.open(name, flags | os.O_NONBLOCK)  # else a pipe would wait for its writer
 
     with open(path, "rb", opener=opener) as file:  # so that its errors name the file
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path} is no file")
-        data = file.read(largest + 1) if about.st_size <= largest else b""
-    if max(len(data), about.st_size) > largest:
+        data = file.read(largest + 1) if status.st_size <= largest else b""
+    if max(len(data), status.st_size) > largest:
         raise ValueError(f"{path} is larger than {largest} bytes")
     return data
 
 
-def read_text(path: Path, largest: int = LARGEST) -> str:
+def read_text(path: Path, largest: int = LARGEST_TEXT_BYTES) -> str:
     """A text file of at most so many bytes; errors as `read_whole`."""
     try:
         return read_whole(path, largest).decode()

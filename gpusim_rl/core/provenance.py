@@ -15,7 +15,7 @@ PACKAGES = (
     *("onnx", "onnxruntime", "hydra-core", "safetensors"),
 )
 
-LONGEST = 200_000  # characters of a diff that are kept
+LONGEST_DIFF = 200_000  # characters of a diff that are kept
 NEW = ("ls-files", "--others", "--exclude-standard")  # files that git neither has nor ignores
 
 
@@ -61,7 +61,7 @@ def commit() -> str:
 def uncommitted() -> str:
     """Changes of the checkout since its commit: `git diff`, then the names of new files."""
     new = [f"new file: {name}\n" for name in git(*NEW).splitlines()]
-    return (git("diff", "--no-ext-diff", "HEAD") + "\n" + "".join(new)).strip()[:LONGEST]
+    return (git("diff", "--no-ext-diff", "HEAD") + "\n" + "".join(new)).strip()[:LONGEST_DIFF]
 
 
 def git(*words: str) -> str:

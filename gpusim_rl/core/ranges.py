@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 
-LARGEST = 3.4e38  # of float32
+LARGEST_FLOAT32 = 3.4e38  # of float32
 WIDEST = 8192  # of a layer: orthogonal weights take n³ operations
 MAX_HISTORY = 64  # control steps of the past that an actor may see
 
@@ -45,7 +45,7 @@ class Range(NamedTuple):
             return False
         above_low = self.low is None or (x > self.low if self.above else x >= self.low)
         below_high = self.high is None or (x < self.high if self.below else x <= self.high)
-        return above_low and below_high and abs(x) <= LARGEST
+        return above_low and below_high and abs(x) <= LARGEST_FLOAT32
 
     def words(self, many: bool = False) -> str:
         """Text on the values, as in "a number from 0 to 1"; many: of each number of a list."""

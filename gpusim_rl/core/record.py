@@ -94,11 +94,11 @@ class Record:
     @property
     def schema(self) -> str:
         """The columns as a text, which two sides of a wire can compare."""
-        about = (
+        figures = (
             f"{name}:{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
             for name, x in self.columns.items()
         )
-        return " ".join(about).replace(", ", ",")
+        return " ".join(figures).replace(", ", ",")
 
     def column(self, name: str) -> Tensor:
         """(…, *shape) the numbers that hold a column, truth values as 0 and 1."""

@@ -63,7 +63,7 @@ def describe(controller: Controller, *, name: str, ranges: Ranges, lineage: Json
             for key, x in controller.start.items()
         ],
         "outputs": [describe_targets(task), {"name": FAULT, "type": "bool", "shape": []}],
-        "actuator": task.actuator.about(),
+        "actuator": task.actuator.description(),
         "lineage": lineage | {"commit": built["commit"], "versions": built},
     }
 
@@ -92,10 +92,10 @@ def describe_command(task: Task) -> Json:
     if c is None:
         return {}
     trained = {"low": list(c.ends(-1)), "high": list(c.ends(1))}
-    about = {"names": list(c.names), "units": list(c.units), "trained": trained}
-    about |= {"center": list(c.center)} if c.center else {}
-    about |= describe_rotations(c)
-    return about | ({"shown_by": c.shown_by} if c.shown_by else {})
+    description = {"names": list(c.names), "units": list(c.units), "trained": trained}
+    description |= {"center": list(c.center)} if c.center else {}
+    description |= describe_rotations(c)
+    return description | ({"shown_by": c.shown_by} if c.shown_by else {})
 
 
 def describe_rotations(c: Command) -> Json:
@@ -112,10 +112,10 @@ def describe_rotations(c: Command) -> Json:
 
 def describe_targets(task: Task) -> Json:
     """The output that goes to the actuators: joints, units, gains, limits and a safe pose."""
-    m, about = task.mjm, actuators(task.mjm)
-    about["safe_pose"] = about.pop("default_pose")
+    m, description = task.mjm, actuators(task.mjm)
+    description["safe_pose"] = description.pop("default_pose")
     if None in actuated_joints(m):
-        about["drives"] = driven_things(m)
+        description["drives"] = driven_things(m)
     return {
         "name": TARGETS,
         "type": "float32",
@@ -123,7 +123,7 @@ def describe_targets(task: Task) -> Json:
         "actuators": [m.actuator(i).name for i in range(m.nu)],
         "joints": actuated_joints(m),
         "units": [control_unit(m, i) for i in range(m.nu)],
-        **about,
+        **description,
     }
 
 
@@ -166,17 +166,20 @@ def describe_sensor(m: mujoco.MjModel, name: str) -> Json:
     i = m.sensor(name).id
     kind = mujoco.mjtSensor(m.sensor_type[i]).name.removeprefix("mjSENS_")
     thing = object_name(m, m.sensor_objtype[i], m.sensor_objid[i])
-    about = {"sensor": kind.lower(), "units": [sensor_unit(m, i, kind)] * int(m.sensor_dim[i])}
+    description = {
+        "sensor": kind.lower(),
+        "units": [sensor_unit(m, i, kind)] * int(m.sensor_dim[i]),
+    }
     frame = object_name(m, m.sensor_reftype[i], m.sensor_refid[i])
     if kind in AXES:
         sign = {"sign": UP} if (kind, thing) == ("FRAMEZAXIS", "world") else {}
-        return about | {"frame": frame, "meaning": f"{AXES[kind]} of {thing}"} | sign
+        return description | {"frame": frame, "meaning": f"{AXES[kind]} of {thing}"} | sign
     if kind in OF_A_JOINT or thing.startswith(("actuator", "tendon")):
-        return about | {"of": thing}
+        return description | {"of": thing}
     if kind in ("FRAMEQUAT", "FRAMEANGVEL"):
         what = "orientation" if kind == "FRAMEQUAT" else "angular velocity"
-        return about | {"frame": frame, "meaning": f"{what} of {thing}"}
-    return about | {"frame": thing}
+        return description | {"frame": frame, "meaning": f"{what} of {thing}"}
+    return description | {"frame": thing}
 
 
 def sensor_unit(m: mujoco.MjModel, i: int, kind: str) -> str:

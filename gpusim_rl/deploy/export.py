@@ -20,7 +20,7 @@ from gpusim_rl.deploy.record import Ranges, Trace, greatest_changes
 from gpusim_rl.deploy.to_onnx import finished, to_onnx
 
 TOLERANCE = 1e-5  # largest allowed difference of an output
-LEAST = 1000  # world-steps or observations that a file is compared on
+LEAST_SAMPLES = 1000  # world-steps or observations that a file is compared on
 
 
 def export(
@@ -96,10 +96,10 @@ def export_network(
     check_finite("observations", torch.isfinite(observations).all(1).numpy())
     steps = {term: history.get(term, 1) for term in terms}
     observation = [{"name": x, "width": terms[x], "history": steps[x]} for x in terms]
-    about = {"format": FORMAT, "kind": "network", "task": name, "observation": observation}
+    metadata = {"format": FORMAT, "kind": "network", "task": name, "observation": observation}
     actor = copy.deepcopy(actor).cpu()  # outside the iteration
     model = to_onnx(actor, {"obs": observations[:2]}, ["action"])
-    data = finished(model, about | {"lineage": lineage}, mjcf, further)
+    data = finished(model, metadata | {"lineage": lineage}, mjcf, further)
     with torch.no_grad():
         expected = actor(observations).numpy()
     (action,) = session(data).run(None, {"obs": observations.numpy()})
@@ -111,10 +111,10 @@ def export_network(
 
 def check_finite(what: str, finite: np.ndarray) -> None:
     """Raise ValueError unless there are at least 1,000 rows and all are finite."""
-    if finite.sum() < max(LEAST, finite.size):
+    if finite.sum() < max(LEAST_SAMPLES, finite.size):
         raise ValueError(
-            f"export needs at least {LEAST} recorded {what}, all finite: got {finite.size}, of "
-            f"which {finite.sum()} are finite"
+            f"export needs at least {LEAST_SAMPLES} recorded {what}, all finite: got "
+            f"{finite.size}, of which {finite.sum()} are finite"
         )
 
 

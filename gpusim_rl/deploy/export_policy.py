@@ -110,18 +110,18 @@ def export_bare_network(iteration: Iteration, cfg: Config, run: Path, path: Path
     name, weights, noise = cfg.task.name, cfg.task.weights, cfg.task.noise
     env, actor = iteration.env, iteration.policy.actor
     observations = observe(iteration.policy, env.task, weights=weights, noise=noise)
-    about: Json = dict(terms=env.term_widths, history=env.task.history)
-    about |= dict(name=name, mjcf=env.task.mjcf_text(), lineage=lineage(run, iteration))
+    options: Json = dict(terms=env.term_widths, history=env.task.history)
+    options |= dict(name=name, mjcf=env.task.mjcf_text(), lineage=lineage(run, iteration))
     task = env.task.evaluation()  # on the CPU
     if not fits(task, env.term_widths):
-        return export_network(actor, path, observations=observations, **about)
+        return export_network(actor, path, observations=observations, **options)
     actor = MjlabActor(actor, task, env.term_widths)
-    about |= dict(terms={NAMES[x][0]: n for x, n in env.term_widths.items()})
-    about |= dict(history={NAMES[x][0]: n for x, n in env.task.history.items()})
+    options |= dict(terms={NAMES[x][0]: n for x, n in env.term_widths.items()})
+    options |= dict(history={NAMES[x][0]: n for x, n in env.task.history.items()})
     with torch.no_grad():
         observations = actor.theirs(observations)
     error = export_network(
-        actor, path, observations=observations, further=actor.metadata(run.name), **about
+        actor, path, observations=observations, further=actor.metadata(run.name), **options
     )
     write_whole(path.with_suffix(".deploy.yaml"), actor.deploy_yaml().encode())
     return error

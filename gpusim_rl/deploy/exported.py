@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ENDLESS = ("Loop", "Scan", "SequenceMap")  # operators that may repeat others without end
 MAX_STEPS = 1000  # timesteps of a control step
-SHORTEST = 1e-5  # timestep [s]
+SHORTEST_TIMESTEP_S = 1e-5  # timestep [s]
 
 
 def is_file(word: str) -> bool:
@@ -77,7 +77,7 @@ def check_model(model: "MjModel", policy: "Policy", path: Path) -> None:
         else:
             is_sensor = name in names["sensor"] and name not in policy.reads
             fits = is_sensor and model.sensor(name).dim[0] == width
-        source = [x.get("source") for x in policy.about["inputs"] if x.get("name") == name]
+        source = [x.get("source") for x in policy.description["inputs"] if x.get("name") == name]
         if not fits and source == ["estimator"]:
             where = "play its run instead, or give it a sensor of this name"
             raise ValueError(f"{path}: {name!r} is a state estimator's, not its model's: {where}")
@@ -86,7 +86,7 @@ def check_model(model: "MjModel", policy: "Policy", path: Path) -> None:
     if model.nu != len(policy.joints):
         raise ValueError(f"{path}: {len(policy.joints)} targets for {model.nu} actuators")
     timestep = model.opt.timestep
-    if not SHORTEST <= timestep <= 1.01 * policy.dt <= MAX_STEPS * timestep:
+    if not SHORTEST_TIMESTEP_S <= timestep <= 1.01 * policy.dt <= MAX_STEPS * timestep:
         raise ValueError(f"{path}: timesteps of {timestep} s in {policy.dt} s are not played")
 
 

@@ -145,13 +145,13 @@ class MjlabActor(nn.Module):
         twist: Json = {"ranges": dict(zip(AXES, ends, strict=True))}
         if task.acceleration:
             twist["acceleration"] = dict(zip(AXES, task.acceleration, strict=True))
-        about = {
+        description = {
             "step_dt": task.dt,
             "observations": {NAMES[name][1]: x for name, x in terms.items()},
             "commands": {COMMAND: twist},
             "actions": {"JointPositionAction": {"clip": ranges if all(ranges) else None}},
         }
-        return f"{json.dumps(about, indent=1)}\n"
+        return f"{json.dumps(description, indent=1)}\n"
 
 
 def fits(task: Task, widths: dict[str, int]) -> TypeGuard[Walking]:

@@ -14,7 +14,7 @@ from gpusim_rl.robots.free_bodies import free_base
 from gpusim_rl.robots.servos import actuators, driven_joints, safe_controls
 
 SETTLE = 2.0  # [s] before the first reading, and until it lies
-NEAR = 0.5  # [rad, m] largest distance of a joint from its pose, and turn of the base
+LARGEST_POSE_ERROR = 0.5  # [rad, m] largest distance of a joint from its pose, and turn of the base
 SINKS = 0.3  # largest share of its height that the base loses
 NOSLIP = 10  # iterations against the slow creep of feet that stand: real ones do not slide
 SOFT = 0.02  # share of kp as it sinks
@@ -57,10 +57,10 @@ def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> Json:
         return {}
     readings = {name: x.tolist() for name, x in seen.items()}
     down = lying(m)
-    about = {"readings": readings, "move": MOVE, **changes(m, answers)}
+    description = {"readings": readings, "move": MOVE, **changes(m, answers)}
     if fixed(m):
-        return about | {"fixed": True}
-    return about if down is None else about | {"lying": down.tolist()}
+        return description | {"fixed": True}
+    return description if down is None else description | {"lying": down.tolist()}
 
 
 def changes(m: mujoco.MjModel, answers: list[Answer]) -> Json:
@@ -116,7 +116,9 @@ def lying(m: mujoco.MjModel) -> np.ndarray | None:
     soft.actuator_gainprm[:, 0] = soft.actuator_biasprm[:, 1] = 0
     run(soft, data, pose, SETTLE)
     turned = np.abs(data.qpos[base.qpos][3:] @ turn)  # cos of half the angle
-    return pose if np.isfinite(data.qpos).all() and turned > np.cos(NEAR / 2) else None
+    return (
+        pose if np.isfinite(data.qpos).all() and turned > np.cos(LARGEST_POSE_ERROR / 2) else None
+    )
 
 
 def run(m: mujoco.MjModel, data: mujoco.MjData, targets: np.ndarray, seconds: float) -> None:
@@ -132,7 +134,9 @@ def stands(m: mujoco.MjModel, data: mujoco.MjData, begin: np.ndarray) -> bool:
     moved, base = np.abs(data.qpos - begin), free_base(m)
     height = base.qpos.start + 2 if base else 0
     upright = base is None or moved[height] <= SINKS * abs(begin[height])
-    return bool(np.isfinite(data.qpos).all() and (moved[joints] <= NEAR).all() and upright)
+    return bool(
+        np.isfinite(data.qpos).all() and (moved[joints] <= LARGEST_POSE_ERROR).all() and upright
+    )
 
 
 def reading(m: mujoco.MjModel, data: mujoco.MjData, name: str) -> np.ndarray:

@@ -31,7 +31,7 @@ VERDICT = re.compile(rb"r[\x80-\xff]*[\0-\x7f]\n\x04gate\x12[\x80-\xff]*[\0-\x7f
 CHANGED = "was changed after its export, so its SHA-256 differs"
 MAX_BYTES = 1 << 28  # of a policy's file
 MAX_NUMBERS = 1 << 20  # of all readings, and of one memory, for one robot
-SHORTEST = 1e-4  # control period [s]
+SHORTEST_PERIOD_S = 1e-4  # control period [s]
 # onnxruntime computes so many floats at once, and what is left over in another way.
 LANES = 4  # Why: docs/decisions/controller.md
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
@@ -50,13 +50,13 @@ class Policy:
 
     Attributes:
         data: the file's bytes, with the gate's verdict if it has one.
-        about: the metadata, as docs/policy.schema.json describes them.
+        description: the metadata, as docs/policy.schema.json describes them.
         mjcf: the text of the model.
         dt: control period [s].
         needs: the names of the readings that `act` needs, and their widths.
         reads: reading of joints → the names of its joints, in order.
-        command: what `about` says of the command; None if the policy follows none.
-        outputs: what `about` says of the targets: gains, limits, safe pose.
+        command: what `description` says of the command; None if the policy follows none.
+        outputs: what `description` says of the targets: gains, limits, safe pose.
         joints: names of the joints, in the order of the targets.
         start: what it remembers as an episode begins, name → (1, …).
         memory: what the policy remembers, name → (B, …).
@@ -74,11 +74,11 @@ class Policy:
         self.session = load_session(unsealed(self.data, path), path)
         metadata = self.session.get_modelmeta().custom_metadata_map
         try:
-            self.about: dict[str, Any] = json.loads(metadata["gpusim_rl"])
+            self.description: dict[str, Any] = json.loads(metadata["gpusim_rl"])
             self.mjcf: str = metadata["mjcf"]
         except (KeyError, ValueError, RecursionError):
             raise ValueError(f"{path} was not exported by gpusim_rl: no description") from None
-        check_format(self.about, path)
+        check_format(self.description, path)
         if not SEAL.search(self.data):
             raise ValueError(f"{path} {CHANGED}")
         try:
@@ -89,10 +89,10 @@ class Policy:
             raise ValueError(f"{path} has an invalid description: {reason}") from None
 
     def _configure(self) -> None:
-        """Set the attributes that `about` describes; raises many kinds of error if it is wrong."""
-        inputs = {str(x["name"]): x for x in self.about["inputs"]}
-        self.dt = float(self.about["dt"])
-        if not SHORTEST <= self.dt <= 10:
+        """Set the attributes that `description` has; raises many kinds of error if it is wrong."""
+        inputs = {str(x["name"]): x for x in self.description["inputs"]}
+        self.dt = float(self.description["dt"])
+        if not SHORTEST_PERIOD_S <= self.dt <= 10:
             raise ValueError(f"dt {self.dt}")
         readings = {name: x for name, x in inputs.items() if x["kind"] == "reading"}
         self.needs = {name: int(x["shape"][0]) for name, x in readings.items()}
@@ -102,18 +102,22 @@ class Policy:
         (self.command,) = [x for x in inputs.values() if x["kind"] == "command"] or [None]
         if self.command:
             [list(map(float, self.command["trained"][end])) for end in ("low", "high")]
-        self.outputs, fault = self.about["outputs"]
+        self.outputs, fault = self.description["outputs"]
         if (self.outputs["name"], fault["name"]) != ("targets", "fault"):
             raise ValueError("outputs are not targets and fault")
         self.joints = list(self.outputs["joints"])
         self.start: dict[str, Array] = {}
-        for entry in self.about["memory"]:
+        for entry in self.description["memory"]:
             shape, kind = [int(n) for n in entry["shape"]], str(entry["type"])
             if kind not in TYPES or not 0 <= np.prod([float(n) for n in shape]) <= MAX_NUMBERS:
                 raise ValueError(f"memory {entry['name']} of type {kind}, shape {shape}")
             self.start[str(entry["name"])] = np.asarray(entry["start"], kind).reshape(1, *shape)
-        self._inputs = {str(x["name"]): str(x["input"]) for x in self.about["memory"]}
-        self._results = ["targets", "fault", *(str(x["output"]) for x in self.about["memory"])]
+        self._inputs = {str(x["name"]): str(x["input"]) for x in self.description["memory"]}
+        self._results = [
+            "targets",
+            "fault",
+            *(str(x["output"]) for x in self.description["memory"]),
+        ]
         expected = {*inputs, *self._inputs.values()}
         names = {x.name for x in self.session.get_inputs()}
         if names != expected:
@@ -223,9 +227,9 @@ class Policy:
 
     def command_rows(self, command: ArrayLike | None) -> Array:
         """(B, n) the command: one for all robots, or one for each."""
-        about, width = self.command or {}, len((self.command or {})["names"])
+        description, width = self.command or {}, len((self.command or {})["names"])
         if command is None:
-            needed = f"{width} numbers [{', '.join(about['units'])}]"
+            needed = f"{width} numbers [{', '.join(description['units'])}]"
             raise ValueError(f"this policy follows a command of {needed}, but none was given")
         x = np.atleast_1d(command)
         return self._checked("command", np.broadcast_to(x, (self._worlds, x.shape[-1])), width)
@@ -265,13 +269,13 @@ def unsealed(data: bytes, path: Path) -> bytes:
     return exported
 
 
-def check_format(about: object, path: Path) -> None:
+def check_format(description: object, path: Path) -> None:
     """ValueError in one line unless a description is of a controller, in the format `FORMAT`."""
-    version = about.get("format") if isinstance(about, dict) else None
+    version = description.get("format") if isinstance(description, dict) else None
     if version != FORMAT:
         reads = f"this program reads format {FORMAT}: export it again with play.py mode=export"
         raise ValueError(f"{path} has format {version!r}, {reads}")
-    if about.get("kind") != "controller":
+    if description.get("kind") != "controller":
         raise ValueError(f"{path} is a network alone, exported with export=network: no controller")
 
 

@@ -98,11 +98,11 @@ def autoreset(cfg: Config) -> list[Finding]:
 
 def hidden_command(env: Env) -> list[Finding]:
     """A finding if no film can show the command; else it is placed as in a first frame."""
-    about, model = describe_command(env.task), copy.copy(env.task.mjm)
-    if "shown_by" not in about:
+    description, model = describe_command(env.task), copy.copy(env.task.mjm)
+    if "shown_by" not in description:
         return []
-    if not can_show(model, name := about["shown_by"]):
+    if not can_show(model, name := description["shown_by"]):
         text = f"the command is shown by the body {name!r}, which no film can move: it must lie in"
         return [Finding("shown_by", f"{text} the worldbody, without a joint or mocap")]
-    place_target(model, about, env.memory["command"][0].cpu().numpy())
+    place_target(model, description, env.memory["command"][0].cpu().numpy())
     return []

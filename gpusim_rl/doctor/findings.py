@@ -19,7 +19,7 @@ DOMINANT = 0.99  # share of one term in the reward
 OFTEN = 0.5  # share of numbers or of episodes
 SOON, FEW = 1.0, 20  # s, and control steps: of an episode that is too short to learn from
 SOLVED = 0.9  # success
-FEWEST_STEPS, LEAST_SHARE, LONGEST = 5.0, 0.03, 3.0  # of a discount, see `discount`
+FEWEST_STEPS, LEAST_SHARE, LONGEST_EPISODE = 5.0, 0.03, 3.0  # of a discount, see `discount`
 TINY = 1e-8
 COMPARED = 10  # control steps
 
@@ -151,19 +151,19 @@ def first_ends(x: Samples) -> tuple[Tensor, Tensor]:
 
     0 where it did not end in these samples; how: 1 terminated, 2 truncated.
     """
-    how = x.numbers["terminated"].long() + 2 * x.numbers["truncated"].long()
-    over = how > 0
+    ending = x.numbers["terminated"].long() + 2 * x.numbers["truncated"].long()
+    over = ending > 0
     first = over.float().argmax(0)
     ended = over.any(0)
-    return torch.where(ended, first + 1, 0), how.gather(0, first[None])[0] * ended
+    return torch.where(ended, first + 1, 0), ending.gather(0, first[None])[0] * ended
 
 
 def endings(task: Task, x: Samples) -> Iterator[Finding]:
     """Episodes that end at once, soon, or never by the task."""
     kind, half = type(task).__name__, x.numbers["reward"].shape[1] // 2
-    step, how = first_ends(x)
-    early = (how == 1) & (step * task.dt <= SOON) & (step <= FEW)
-    at_once = ((how == 1) & (step == 1)).float().mean().item()
+    step, ending = first_ends(x)
+    early = (ending == 1) & (step * task.dt <= SOON) & (step <= FEW)
+    at_once = ((ending == 1) & (step == 1)).float().mean().item()
     shares = [early[:half].float().mean().item(), early[half:].float().mean().item()]
     if at_once > SOLVED:
         yield Finding(
@@ -242,7 +242,7 @@ def discount(task: Task, gamma: float | None) -> Iterator[Finding]:
             f"{sees} of an episode of {task.episode:g} s: later rewards do not count; try "
             f"algo.gamma={wise:.3g}",
         )
-    elif steps > LONGEST * horizon:
+    elif steps > LONGEST_EPISODE * horizon:
         yield Finding(
             "discount",
             f"{sees}, and an episode has {task.episode:g} s: raise task.episode, or try "
@@ -276,10 +276,10 @@ class Chance:
 def by_chance(task: Task, x: Samples, worlds: slice) -> tuple[Chance, str]:
     """What some of the worlds score, and what is wrong with `score`, or ""."""
     T, whole = min(len(x.numbers["time"]), task.horizon), len(x.numbers["time"]) >= task.horizon
-    step, how = (value[worlds] for value in first_ends(x))
+    step, ending = (value[worlds] for value in first_ends(x))
     reward = x.numbers["reward"][:T, worlds]
     alive = (torch.arange(T)[:, None] < step) | (step == 0)
-    ended, timed_out = ((how == i).float().mean().item() for i in (1, 2))
+    ended, timed_out = ((ending == i).float().mean().item() for i in (1, 2))
     record = {name: value[:T, worlds] for name, value in x.measures.items()}
     failed = x.numbers["terminated"] | x.numbers["fault"]
     record |= {"terminated": failed[:T, worlds], "reward": reward}

@@ -36,14 +36,14 @@ def check_tensor(where: str, x: Any, shape: tuple[int | str, ...], meaning: str)
         shape: expected.
         meaning: of the shape, in words.
     """
-    words = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)}): {meaning}"
+    parts = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)}): {meaning}"
     if not isinstance(x, Tensor):
-        raise ValueError(f"{where} is a {type(x).__name__}, expected a tensor of shape {words}")
+        raise ValueError(f"{where} is a {type(x).__name__}, expected a tensor of shape {parts}")
     fits = len(x.shape) == len(shape) and all(
         isinstance(n, str) or n == m for n, m in zip(shape, x.shape, strict=True)
     )
     if not fits:
-        raise ValueError(f"{where} has shape {tuple(x.shape)}, expected {words}")
+        raise ValueError(f"{where} has shape {tuple(x.shape)}, expected {parts}")
 
 
 def check_named(where: str, values: Any) -> None:

@@ -24,14 +24,14 @@ class Turn(NamedTuple):
     spin: float  # how far it turns about this axis, at most [rad]
 
 
-def rotations(about: Description) -> list[Turn]:
+def rotations(description: Description) -> list[Turn]:
     """The rotations of a command. With `lean`, it is one: the last four numbers.
 
-    about: what a policy's description says of its command.
+    description: what a policy's description says of its command.
     """
-    rows = about.get("rotations", [])
-    if "lean" in about:
-        rows = [{**about, "first": len(about["names"]) - 4}]
+    rows = description.get("rotations", [])
+    if "lean" in description:
+        rows = [{**description, "first": len(description["names"]) - 4}]
     places = [slice(row["first"], row["first"] + 4) for row in rows]
     return [
         Turn(place, row["lean"], row.get("spin", math.pi))
@@ -39,83 +39,85 @@ def rotations(about: Description) -> list[Turn]:
     ]
 
 
-def plain_columns(about: Description) -> list[int]:
+def plain_columns(description: Description) -> list[int]:
     """The columns of a command that belong to no rotation."""
-    turned = [turn.columns for turn in rotations(about)]
-    columns = range(len(about["names"]))
+    turned = [turn.columns for turn in rotations(description)]
+    columns = range(len(description["names"]))
     return [i for i in columns if not any(x.start <= i < x.stop for x in turned)]
 
 
-LARGEST = 1e6  # of a command, in any unit
+LARGEST_COMMAND = 1e6  # of a command, in any unit
 BROKEN = (TypeError, KeyError, AttributeError, OverflowError)
 
 
 # Why: docs/decisions/arms.md
-def place_target(model: "MjModel", about: Description, command: np.ndarray) -> None:
+def place_target(model: "MjModel", description: Description, command: np.ndarray) -> None:
     """Move the body that shows a command (n,) to it, if the model has one. In place.
 
     What the command does not say, such as the height of a goal of x and y, stays the model's.
 
-    about: what a policy's description says of its command.
+    description: what a policy's description says of its command.
     """
-    if "shown_by" in about:
-        body = model.body(about["shown_by"])
-        columns = plain_columns(about)[:3]
+    if "shown_by" in description:
+        body = model.body(description["shown_by"])
+        columns = plain_columns(description)[:3]
         body.pos[: len(columns)] = command[columns]
-        for turn in rotations(about)[:1]:
+        for turn in rotations(description)[:1]:
             body.quat = command[turn.columns]
 
 
-def check_command(about: Description | None, model: "MjModel", path: Path) -> None:
+def check_command(description: Description | None, model: "MjModel", path: Path) -> None:
     """ValueError, in one line, unless the command in a stranger's file can be shown by its model.
 
     Args:
-        about: what the file says of its command; None if it has none.
+        description: what the file says of its command; None if it has none.
         model: a mujoco.MjModel.
         path: of the file.
     """
-    if about is None:
+    if description is None:
         return
     try:
-        fault = fault_of(about, model)
+        fault = fault_of(description, model)
     except BROKEN as error:
         fault = f"what it says of its command is broken: {' '.join(str(error).split())}"
     if fault:
         raise ValueError(f"{path}: {fault}")
 
 
-def fault_of(about: Description, model: "MjModel") -> str:
+def fault_of(description: Description, model: "MjModel") -> str:
     """The fault of a command's description in one line; empty if it has none."""
-    count, trained = len(about["names"]), about["trained"]
+    count, trained = len(description["names"]), description["trained"]
     for key in ("names", "units"):
-        words = about.get(key, [])
+        words = description.get(key, [])
         if not (isinstance(words, list | tuple) and all(isinstance(x, str) for x in words)):
             return f"{key} of its command are no list of words"
-    for numbers in (trained["low"], trained["high"], about.get("center", trained["low"])):
-        if len(numbers) != count or not all(is_number(x) and abs(x) <= LARGEST for x in numbers):
+    for numbers in (trained["low"], trained["high"], description.get("center", trained["low"])):
+        if len(numbers) != count or not all(
+            is_number(x) and abs(x) <= LARGEST_COMMAND for x in numbers
+        ):
             return f"ranges and center of its command are not {count} numbers of at most 1e6 each"
     if any(a > b for a, b in zip(trained["low"], trained["high"], strict=True)):
         return "a range of its command ends below its begin"
-    for columns, *angles in rotations(about):
+    for columns, *angles in rotations(description):
         inside = columns.start in range(count - 3)
         if not inside or not all(is_number(x) and 0 <= x <= 3.1416 for x in angles):
             return f"its command has {count} numbers, and no rotation with a lean in [0, pi]"
-        if abs(sum(x * x for x in about["center"][columns]) - 1) > 1e-3:
+        if abs(sum(x * x for x in description["center"][columns]) - 1) > 1e-3:
             return "the center of its command has no unit quaternion"
-    points = plain_columns(about)
-    if len(points) != count - 4 * len(rotations(about)):
+    points = plain_columns(description)
+    if len(points) != count - 4 * len(rotations(description)):
         return "two rotations of its command have the same numbers"
-    if "shown_by" in about and not can_show(model, about["shown_by"]):
-        return f"its model has no body {about['shown_by']!r} that shows the command"
+    if "shown_by" in description and not can_show(model, description["shown_by"]):
+        return f"its model has no body {description['shown_by']!r} that shows the command"
     return ""
 
 
-def fixed_command(about: Description | None, command: list[float] | None) -> np.ndarray:
+def fixed_command(description: Description | None, command: list[float] | None) -> np.ndarray:
     """(n,) what command= of the command line asks of a policy; (0,) if it is not given.
 
     ValueError unless it has as many numbers as the policy follows.
     """
-    names = about["names"] if about else ()
+    names = description["names"] if description else ()
     fixed = np.array(command or [], dtype=float)
     if len(fixed) not in (0, len(names)):
         expected = f"{len(names)} numbers: {', '.join(names)}" if names else "no command"
@@ -140,12 +142,12 @@ def can_show(model: "MjModel", name: Any) -> bool:
 
 
 def command_arrow(
-    about: Description, command: np.ndarray, data: "MjData", reach: float
+    description: Description, command: np.ndarray, data: "MjData", reach: float
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Start and end (3,) [m] of an arrow over the robot that shows a velocity along x and y.
 
     Args:
-        about: what a policy's description says of its command.
+        description: what a policy's description says of its command.
         command: (n,) the first two numbers are velocities in the base's frame, turned level.
         data: a mujoco.MjData with kinematics.
         reach: radius of the robot [m]; the largest velocity has an arrow of one and a half.
@@ -156,9 +158,9 @@ def command_arrow(
     import mujoco
 
     base = free_base(data.model)
-    if list(about.get("units", ())[:2]) != ["m/s"] * 2 or not base:
+    if list(description.get("units", ())[:2]) != ["m/s"] * 2 or not base:
         return None
-    largest = float(np.abs([about["trained"][end][:2] for end in ("low", "high")]).max())
+    largest = float(np.abs([description["trained"][end][:2] for end in ("low", "high")]).max())
     velocity = np.array([*command[:2], 0.0], float)
     # `<=`: both are 0 of a policy that only turns
     if np.linalg.norm(velocity) <= 0.02 * largest:

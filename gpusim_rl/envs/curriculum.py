@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # the command line checks plans without torch
 
 KEYS = ("from", "to", "by", "start", "stop")
 BY = ("iteration", "success")
-NEAR = 1e-6  # least distance of start and stop, so that a share of it is finite
+LEAST_SPAN = 1e-6  # least distance of start and stop, so that a share of it is finite
 SCHEDULABLE = (
     "task.<number>, task.weights.<term>, task.noise.<reading>, "
     "task.randomise.<field>.<low|high|every>, algo.<number>, reward.<number>"
@@ -71,8 +71,10 @@ def check_interval(key: str, entry: Any) -> None:
     start, stop = entry["start"], entry["stop"]
     if entry["by"] == "success" and stop > 1:
         raise ValueError(f"{where}: stop={stop}: expected at most 1, as no success is larger")
-    if not stop - start >= NEAR:
-        raise ValueError(f"{where}: start={start} is not before stop={stop}, by {NEAR} at least")
+    if not stop - start >= LEAST_SPAN:
+        raise ValueError(
+            f"{where}: start={start} is not before stop={stop}, by {LEAST_SPAN} at least"
+        )
 
 
 def check_ends(key: str, entry: dict[str, Any], now: Number) -> None:
@@ -200,11 +202,13 @@ class Curriculum:
     def follow(self, success: float, mean: "Tensor") -> None:
         """Move the mean () of evaluations towards the success of a new one. In place."""
         mean += SHARE * (success - mean)
-        mean.masked_fill_(mean < NEAR, 0.0)  # half of half of a number is never 0
+        mean.masked_fill_(mean < LEAST_SPAN, 0.0)  # half of half of a number is never 0
 
     def is_over(self, mean: float) -> bool:
         """Whether every schedule by success is at its end where the evaluations have this mean."""
-        return all(mean >= x["stop"] - NEAR for x in self.plan.values() if x["by"] == "success")
+        return all(
+            mean >= x["stop"] - LEAST_SPAN for x in self.plan.values() if x["by"] == "success"
+        )
 
     def task_now(
         self, task: "Task", cfg: dict[str, Any], mean: float

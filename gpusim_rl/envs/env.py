@@ -89,9 +89,11 @@ class Env(Worlds):
 
     def rows(self) -> Rows:
         """As `Worlds` has it, with what observations, episodes and the worst step need."""
-        ours = {f"env/{name}": x for name, x in self.statistics.episodes_by_name().items()}
-        ours |= self.observer.rows() | self.worst_step.rows() | {"env/invalid": self._invalid}
-        return self.world_rows() | ours
+        env_tensors = {f"env/{name}": x for name, x in self.statistics.episodes_by_name().items()}
+        env_tensors |= (
+            self.observer.rows() | self.worst_step.rows() | {"env/invalid": self._invalid}
+        )
+        return self.world_rows() | env_tensors
 
     def step(self, action: Tensor, on_step: Callable[[State], None] | None = None) -> Step:
         """Apply action (B, nu) for one control period, and restart worlds whose episode ended.
@@ -233,8 +235,8 @@ class Env(Worlds):
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         sums = {"success": self.success} | self.statistics.sums_by_name()
-        ours = per_world("env/", self.statistics.episodes_by_name() | self.observer.state())
-        return self.world_tensors() | ours | shared("env/", sums)
+        env_tensors = per_world("env/", self.statistics.episodes_by_name() | self.observer.state())
+        return self.world_tensors() | env_tensors | shared("env/", sums)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of all that changes, by name, with the worlds of all ranks."""
@@ -245,8 +247,8 @@ class Env(Worlds):
         rows, live = self.group.rows, self.tensors()
         # The Sim derives other values from its tensors.
         self.sim.load({name[4:]: rows(x) for name, x in state.items() if name.startswith("sim/")})
-        ours = {name: entry for name, entry in live.items() if not name.startswith("sim/")}
-        load_state(ours, state, self.group)
+        env_tensors = {name: entry for name, entry in live.items() if not name.startswith("sim/")}
+        load_state(env_tensors, state, self.group)
         # the observations below are made with this step's numbers
         self.rng.draw(self.step_count)
         self.update_observations()

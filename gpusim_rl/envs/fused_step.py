@@ -94,7 +94,7 @@ class FusedStep:
         self.kernels: dict[str, Eager] = {}
         self.make_kernels()
         for kernel in self.kernels.values() if show else ():
-            print(kernel.about, flush=True)
+            print(kernel.description, flush=True)
         self.restarted = self.scratch["step/restarted"]
 
     def make_kernels(self) -> None:
@@ -123,7 +123,7 @@ class FusedStep:
                 self.scratch[key] = torch.zeros_like(value)
         rows = self.env.rows() | self.scratch
         places = {
-            key: Place(rows[key], guard="step/worse" if key == "step/worst" else "")
+            key: Place(rows[key], mask_name="step/worse" if key == "step/worst" else "")
             for key, value in results.items()
             if key in rows and value is not rows[key]
         }

@@ -137,7 +137,7 @@ class Task:
     @property
     def measured(self) -> dict[str, int]:
         """Readings that a robot of this task can measure: name → width."""
-        further = {name: len(about["units"]) for name, about in self.estimated.items()}
+        further = {name: len(entry["units"]) for name, entry in self.estimated.items()}
         return measured(self.mjm) | further
 
     @property

@@ -8,7 +8,7 @@ import mujoco
 from gpusim_rl.envs.randomization.entries import active_entries
 from gpusim_rl.sim.actuator_spec import Actuator
 
-LONGEST = 10**6  # control steps of an episode
+LONGEST_EPISODE_STEPS = 10**6  # control steps of an episode
 PREFIX = "mjINT_"
 INTEGRATOR = {
     name.removeprefix(PREFIX).lower(): int(kind)
@@ -47,16 +47,16 @@ def coarse(
 
 def description(exact: mujoco.MjModel, stepped: mujoco.MjModel) -> str:
     """How the physics differs, in a few words; empty if it does not."""
-    words = []
+    parts = []
     if stepped.opt.timestep != exact.opt.timestep:
         actual, nominal = (f"{1e3 * m.opt.timestep:g} ms" for m in (stepped, exact))
-        words.append(f"timesteps of {actual}, not {nominal}")
+        parts.append(f"timesteps of {actual}, not {nominal}")
     if stepped.opt.integrator != exact.opt.integrator:
         actual, nominal = (mujoco.mjtIntegrator(m.opt.integrator).name for m in (stepped, exact))
-        words.append(f"{actual.removeprefix(PREFIX)}, not {nominal.removeprefix(PREFIX)}")
+        parts.append(f"{actual.removeprefix(PREFIX)}, not {nominal.removeprefix(PREFIX)}")
     if stepped.opt.disableflags != exact.opt.disableflags:
-        words.append("no dry joint friction")
-    return f"physics while learning: {', and '.join(words)}" if words else ""
+        parts.append("no dry joint friction")
+    return f"physics while learning: {', and '.join(parts)}" if parts else ""
 
 
 def check_times(dt: float, episode: float, exact: mujoco.MjModel, stepped: mujoco.MjModel) -> None:
@@ -73,6 +73,6 @@ def check_times(dt: float, episode: float, exact: mujoco.MjModel, stepped: mujoc
             expected = f"is not a whole number, from 1 to 1000, of {what} {timestep} s"
             remedy = "" if model is exact else "; task.training=exact has the model's own"
             raise ValueError(f"task.dt={dt} s {expected}{remedy}")
-    if not 0.5 < episode / dt <= LONGEST:
-        expected = f"expected 1 to {LONGEST} control steps of {dt} s"
+    if not 0.5 < episode / dt <= LONGEST_EPISODE_STEPS:
+        expected = f"expected 1 to {LONGEST_EPISODE_STEPS} control steps of {dt} s"
         raise ValueError(f"task.episode={episode} s: {expected}")

@@ -177,10 +177,10 @@ class Worlds:
 
     def world_tensors(self) -> dict[str, Live]:
         """The live tensors of the worlds that a continuation needs."""
-        ours = dict(time=self.time, action=self.action, previous=self.previous)
-        ours = per_world("env/", ours) | per_world("env/memory/", self.memory)
+        env_rows = dict(time=self.time, action=self.action, previous=self.previous)
+        env_rows = per_world("env/", env_rows) | per_world("env/memory/", self.memory)
         common = shared("env/", {"step_count": self.step_count})
-        return per_world("sim/", self.sim.tensors()) | ours | common
+        return per_world("sim/", self.sim.tensors()) | env_rows | common
 
 
 def task_memory(task: Task, start: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ RIDGE, DECIMALS = 1.0, 4  # of the weights of a fit
 COMMANDS = 64  # beside those of an evaluation, anywhere within their range
 TIMES = 6.0, 2.0  # s of a drive, and those before its means begin
 NAMES = "columns", "weights", "limit"  # of a calibration, in the file
-LARGEST = 0.25  # change of a command, as a share of the largest one
+LARGEST_CORRECTION = 0.25  # change of a command, as a share of the largest one
 
 
 # Why: docs/decisions/walking.md
@@ -55,7 +55,7 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     if not task.command or env.term_widths.get("command") != len(task.command.names):
         return best[: len(listed)]
     width, columns = actor.normalizer.mean.shape[0], env.observer.columns("command").cpu()
-    observed, rows, result, limit = [asked], [*best], None, LARGEST * extremes
+    observed, rows, result, limit = [asked], [*best], None, LARGEST_CORRECTION * extremes
     for _ in range(PASSES):
         fitted = fit(torch.cat(observed), rows, task)
         actor.calibration = Calibration(columns, fitted, limit, width)
@@ -112,10 +112,10 @@ def read(path: Path, actor: Actor, iteration: int) -> None:
     actor.calibration = None
     width = actor.normalizer.mean.shape[0]
     try:
-        about = read_map(read_text(path))
-        if about["iteration"] != iteration or NAMES[0] not in about:
+        description = read_map(read_text(path))
+        if description["iteration"] != iteration or NAMES[0] not in description:
             return
-        columns, *values = (torch.tensor(about[name]) for name in NAMES)
+        columns, *values = (torch.tensor(description[name]) for name in NAMES)
         calibration = Calibration(columns, *values, width=width)
         if calibration(torch.zeros(1, width)).isfinite().all():
             actor.calibration = calibration.to(actor.normalizer.mean.device)

@@ -66,7 +66,7 @@ def demonstrate(
 
 
 def describe_env(name: str, env: Env) -> dict[str, str]:
-    """What demonstrations of an Env say of it: see `Demonstrations.about`."""
+    """What demonstrations of an Env say of it: see `Demonstrations.description`."""
     columns = demonstration_columns(env.dims)
     schema = Record.zeros(columns, 0, device=env.device).schema
     terms, model = json.dumps(env.term_widths), model_digest(env.task.mjm)

@@ -39,14 +39,14 @@ class EpisodeRecord:
     begun: State
 
 
-def evaluate(policy: Policy, task: Task, *, episodes: int, **how: Any) -> Scores:
+def evaluate(policy: Policy, task: Task, *, episodes: int, **options: Any) -> Scores:
     """`success`, `episodes`, `return` (the mean sum of rewards of the first episodes) and the
     task's own scores. The arguments are those of `play`.
 
     Raises:
         ValueError: a score is not what `Task.score` says.
     """
-    played = play(policy, task, episodes=episodes, **how)
+    played = play(policy, task, episodes=episodes, **options)
     scores = played.task.score(played.record)
     check_scores(played.task, scores)
     # Outside the iteration the host may read: an evaluation runs on it.
@@ -149,8 +149,8 @@ def observe(
     def add(env: Env, t: int) -> None:
         observations.append(env.observation.actor.clone())
 
-    how: dict[str, Any] = dict(weights=weights, noise=noise, seed=STOP_SEED, before_step=add)
-    play(policy, task, episodes=64, steps=32, **how)
+    options: dict[str, Any] = dict(weights=weights, noise=noise, seed=STOP_SEED, before_step=add)
+    play(policy, task, episodes=64, steps=32, **options)
     return torch.cat(observations)
 
 

@@ -17,7 +17,7 @@ Cell = dict[str, Any]
 SHARES = ("success", "fell")
 
 
-def terrain_grid(policy: Policy, task: Task, *, episodes: int, **how: Any) -> dict[str, Any]:
+def terrain_grid(policy: Policy, task: Task, *, episodes: int, **options: Any) -> dict[str, Any]:
     """Success and falls on each kind and level, of episodes whose kinds and levels are drawn.
 
     The task has `patches`; the other arguments are those of `evaluation.play`.
@@ -25,7 +25,7 @@ def terrain_grid(policy: Policy, task: Task, *, episodes: int, **how: Any) -> di
     Returns `kinds` and `levels`, and three lists: `cells`, one for each kind and level, `by_kind`
     and `by_level`. What they have is a cell of `cell`, with its `kind`, `level` or both.
     """
-    played = play(policy, task, episodes=episodes, **how)
+    played = play(policy, task, episodes=episodes, **options)
     assert task.patches
     kinds, levels = list(task.patches.kinds), task.patches.levels
     kind, level = played.begun.kind, played.begun.level

@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
     tensor: Tensor  # (B, …); with `row` (R, B, …)
     row: Tensor | None = None  # (1,) int64: the index along the first axis
-    guard: str = ""  # the result (B,) bool that says which worlds are written; "": all
+    mask_name: str = ""  # the result (B,) bool that says which worlds are written; "": all
 
     def view(self, worlds: int) -> Tensor:
         """((R,) B, n): the tensor with the numbers of a world along one axis."""
@@ -54,16 +54,20 @@ class Place(NamedTuple):
     def blank(self, worlds: int) -> "Place":
         """Another place like it, of zeros."""
         if self.row is None:
-            return Place(self.tensor.new_zeros(worlds, *self.tensor.shape[1:]), None, self.guard)
+            return Place(
+                self.tensor.new_zeros(worlds, *self.tensor.shape[1:]), None, self.mask_name
+            )
         tensor = self.tensor.new_zeros(1, worlds, *self.tensor.shape[2:])
-        return Place(tensor, torch.zeros_like(self.row), self.guard)
+        return Place(tensor, torch.zeros_like(self.row), self.mask_name)
 
     def write(self, value: Tensor, results: Rows) -> None:
         """Write a result with torch. In place."""
         place = self.now()
         value = value.reshape(place.shape).to(place.dtype)
-        if self.guard:
-            value = torch.where(results[self.guard].view(-1, *[1] * (place.ndim - 1)), value, place)
+        if self.mask_name:
+            value = torch.where(
+                results[self.mask_name].view(-1, *[1] * (place.ndim - 1)), value, place
+            )
         if self.row is None:
             place.copy_(value)
         else:
@@ -80,7 +84,7 @@ class Eager:
         self.name, self.function, self.rows, self.places = name, function, rows, places
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         """A line on what runs."""
         return f"{self.name}: as torch runs it"
 
@@ -131,7 +135,7 @@ class Kernel(Eager):
         self._launch, self._alive = self._bind(rows, places)
 
     @property
-    def about(self) -> str:
+    def description(self) -> str:
         lines, path = self.source.count("\n"), source_path(self.source)
         return f"{self.name}: {self.operators} operators of torch in {lines} lines: {path}"
 
@@ -144,7 +148,7 @@ class Kernel(Eager):
         with tracer:
             results = self.function(rows)
         cells = {key: tracer.cells(results[key]) for key in self.places}
-        guards = {place.guard for place in self.places.values() if place.guard}
+        guards = {place.mask_name for place in self.places.values() if place.mask_name}
         return cells | {key: tracer.cells(results[key]) for key in guards}
 
     def _write_source(self, tracer: Tracer, results: dict[str, Cells]) -> str:
@@ -169,7 +173,7 @@ class Kernel(Eager):
         stores: list[Store] = []
         for key, place in self.places.items():
             cells, kind = results[key], KINDS[place.tensor.dtype]
-            guard = str(results[place.guard].names[()]) if place.guard else ""
+            mask_name = str(results[place.mask_name].names[()]) if place.mask_name else ""
             if cells.names.size != place.now()[0].numel():
                 raise UnknownOperator(
                     f"{key} has {cells.names.size} numbers where {place.now()[0].numel()} belong"
@@ -179,7 +183,7 @@ class Kernel(Eager):
                 target = entry(self.outputs[key], j)
                 over = entry(self.arguments[row], j) if row else ""
                 value = tracer.cast(name, cells.kind, kind)
-                stores.append(Store(target, value, guard, over, late))
+                stores.append(Store(target, value, mask_name, over, late))
         return stores
 
     def _overlap(self, place: Place) -> tuple[str, bool]:
@@ -231,9 +235,11 @@ class Kernel(Eager):
         differ least.
         """
         rows = {key: x.clone() for key, x in rows.items()}
-        ours, right = self.results(rows), self.function(rows)
+        results_here, right = self.results(rows), self.function(rows)
         return {
-            key: largest_difference(right[key], ours[key], right.get(place.guard), share)
+            key: largest_difference(
+                right[key], results_here[key], right.get(place.mask_name), share
+            )
             for key, place in self.places.items()
         }
 
@@ -321,13 +327,13 @@ PARTS = (
 def compare(kernel: Kernel, rows: Rows) -> None:
     """Raise UnknownOperator where a kernel differs from torch, on the rows of `PARTS`."""
     trial = trial_rows(kernel, rows)
-    ours, (right, _) = kernel.results(trial), kernel.run_again(trial)
+    results_here, (right, _) = kernel.results(trial), kernel.run_again(trial)
     end = 0
     for part in PARTS:
         begin, end = end, end + part.worlds
         for key, place in kernel.places.items():
-            mask = right[place.guard][begin:end] if place.guard else None
-            wanted, got = right[key], ours[key]
+            mask = right[place.mask_name][begin:end] if place.mask_name else None
+            wanted, got = right[key], results_here[key]
             wanted = wanted.expand(got.shape) if wanted.numel() < got.numel() else wanted
             apart = largest_difference(wanted[begin:end], got[begin:end], mask, part.share)
             if not apart <= LARGEST_DIFFERENCE:
@@ -363,7 +369,7 @@ def example_rows(rows: Rows) -> Rows:
 
 
 def largest_difference(
-    right: Tensor, ours: Tensor, mask: Tensor | None = None, share: float = 1.0
+    right: Tensor, results_here: Tensor, mask: Tensor | None = None, share: float = 1.0
 ) -> float:
     """The largest difference of results (B, …), relative to their size.
 
@@ -374,18 +380,18 @@ def largest_difference(
         mask: (B,) the worlds that count.
         share: of them, those that differ least.
     """
-    right = right.reshape(ours.shape).to(ours.dtype)
+    right = right.reshape(results_here.shape).to(results_here.dtype)
     if mask is not None:
-        ours, right = ours[mask], right[mask]
-    if not ours.numel():
+        results_here, right = results_here[mask], right[mask]
+    if not results_here.numel():
         return 0.0
     # the host reads a number below: a kernel is compared when it is made, before any iteration
-    same = (ours == right) | (ours.isnan() & right.isnan())
-    whole = not ours.is_floating_point()
+    same = (results_here == right) | (results_here.isnan() & right.isnan())
+    whole = not results_here.is_floating_point()
     finite = torch.nan_to_num(right, posinf=0.0, neginf=0.0) if not whole else right
     size = 1e-3 if whole else 1e-3 + finite.abs() + finite.square().mean(0).sqrt()
-    apart = torch.inf if whole else (ours - right).abs() / size
-    worlds = torch.where(same, 0.0, apart).flatten(1 if ours.ndim > 1 else 0)
+    apart = torch.inf if whole else (results_here - right).abs() / size
+    worlds = torch.where(same, 0.0, apart).flatten(1 if results_here.ndim > 1 else 0)
     worlds = worlds.amax(1) if worlds.ndim > 1 else worlds
     worlds = worlds.nan_to_num(torch.inf).sort().values
     return worlds[max(round(share * len(worlds)), 1) - 1].item()

@@ -14,7 +14,7 @@ class Store(NamedTuple):
 
     target: str  # an entry of an array
     value: str
-    guard: str  # the truth value under which it is written; "": always
+    mask_name: str  # the truth value under which it is written; "": always
     overwrites: str  # the entry of a row that it replaces; "": none
     late: bool  # other rows may lie there, too: after all others
 
@@ -37,10 +37,10 @@ def write_body(lines: list[tuple[str, str]], stores: list[Store]) -> list[str]:
     body = Body(lines, stores)
     # what nobody reads may be overwritten at once
     stores = [x if x.overwrites in body.loads else x._replace(overwrites="") for x in stores]
-    guards = dict.fromkeys(store.guard for store in stores if store.guard)
-    for guard in guards:
-        body.write_guarded(guard, [store for store in stores if store.guard == guard])
-    others = [store for store in stores if not store.guard]
+    guards = dict.fromkeys(store.mask_name for store in stores if store.mask_name)
+    for mask_name in guards:
+        body.write_guarded(mask_name, [store for store in stores if store.mask_name == mask_name])
+    others = [store for store in stores if not store.mask_name]
     places = {name: k for k, (name, _) in enumerate(lines)}
     last: dict[str, int] = {}  # array → the place of its last value
     for store in others:
@@ -75,7 +75,7 @@ class Body:
         self.statements: list[str] = []
         self.pending: dict[str, list[Store]] = {}  # value → what may be written once it is there
         self._assigned: set[str] = set()
-        needed = {name for x in stores for name in NAME.findall(f"{x.value} {x.guard}")}
+        needed = {name for x in stores for name in NAME.findall(f"{x.value} {x.mask_name}")}
         for name, text in reversed(lines):
             if name in needed:
                 needed.update(NAME.findall(text))
@@ -109,15 +109,15 @@ class Body:
         else:  # of a number that stands in the code, or of a name that a guard needed
             self.statements += [x.statement for x in self.pending.pop(store.value, ())]
 
-    def write_guarded(self, guard: str, stores: list[Store]) -> None:
+    def write_guarded(self, mask_name: str, stores: list[Store]) -> None:
         """Write values under a guard. What is only read and copied, is read under it."""
-        self.assign(guard)
+        self.assign(mask_name)
         values = [self._copied(store.value) for store in stores]
         for value in values:
             self.assign(value)
         pairs = zip(stores, values, strict=True)
         copies = [f"    {store.target} = {value};" for store, value in pairs]
-        self.statements += [f"if ({guard}) {{", *copies, "}"]
+        self.statements += [f"if ({mask_name}) {{", *copies, "}"]
 
     def _copied(self, value: str) -> str:
         """The expression of a value that is an entry of a row, or the value itself."""

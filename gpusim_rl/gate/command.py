@@ -168,11 +168,11 @@ def text(report: Json) -> str:
 
     lines = [table(report["rows"])]
     if report["changed"]:
-        words = ", ".join(f"gate.{key}={value}" for key, value in report["changed"].items())
-        lines.append(f"other than the defaults: {words}")
+        parts = ", ".join(f"gate.{key}={value}" for key, value in report["changed"].items())
+        lines.append(f"other than the defaults: {parts}")
     if report["skipped"]:
-        words = ", ".join(f"{name} ({why})" for name, why in report["skipped"].items())
-        lines.append(f"not tried, since the robot lacks it: {words}")
+        parts = ", ".join(f"{name} ({why})" for name, why in report["skipped"].items())
+        lines.append(f"not tried, since the robot lacks it: {parts}")
     if report["follows"] == "nothing":
         lines.append("no command is followed: falls and limits alone are judged")
     if report["rotation"]:

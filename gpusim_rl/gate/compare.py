@@ -80,7 +80,7 @@ class Evidence:
 def compare(
     policies: Sequence[Policy],
     settings: Settings,
-    how: Settings,
+    options: Settings,
     seed: int,
     titles: Sequence[str],
     say: Callable[[str], None],
@@ -102,13 +102,13 @@ def compare(
     robots = [make_robot(policy) for policy in policies]
     check_same(*robots, titles=titles)
     settings = settings_for(robots[0].kind, settings)
-    how = {**how, "seconds": settings["seconds"]}
+    options = {**options, "seconds": settings["seconds"]}
     names = scenarios(robots[0], settings)
-    evidence, table, alone = Evidence(how["margin"]), {x: np.zeros(4, int) for x in names}, []
-    rounds = max(1, how["pairs"] // (how["robots"] * len(names)))
+    evidence, table, alone = Evidence(options["margin"]), {x: np.zeros(4, int) for x in names}, []
+    rounds = max(1, options["pairs"] // (options["robots"] * len(names)))
     for number in range(1, rounds + 1):
         drawn = seed + number * ROUND
-        cells = {x: pairs(robots, x, how["robots"], settings, drawn) for x in names}
+        cells = {x: pairs(robots, x, options["robots"], settings, drawn) for x in names}
         evidence.add(np.concatenate([*cells.values()]))
         for name, of in cells.items():
             table[name] += np.bincount(of, minlength=4)
@@ -116,20 +116,20 @@ def compare(
                 {"scenario": name, "round": number, "robot": int(i), "failed": titles[2 - of[i]]}
                 for i in np.flatnonzero((of == 1) | (of == 2))
             ]
-        say(figures(evidence, titles, how))
-        if finished(verdict := evidence.verdict(how["error"]), how["prove"]):
+        say(figures(evidence, titles, options))
+        if finished(verdict := evidence.verdict(options["error"]), options["prove"]):
             break
-    return summary(evidence, table, alone, titles, how) | {
+    return summary(evidence, table, alone, titles, options) | {
         "seed": seed,
         "changed": changed(settings, robots[0].kind),
-        "proved": finished(verdict, how["prove"]) and verdict != "worse",
+        "proved": finished(verdict, options["prove"]) and verdict != "worse",
     }
 
 
 def check_same(a: Robot, b: Robot, titles: Sequence[str]) -> None:
     """ValueError unless two policies drive the same joints of a robot by the same command."""
     for key, of in {
-        "robot": lambda x: x.policy.about["robot"],
+        "robot": lambda x: x.policy.description["robot"],
         "joints": lambda x: x.policy.joints,
         "command": lambda x: (x.policy.command or {}).get("names"),
         "kind": lambda x: x.kind,
@@ -173,11 +173,11 @@ def summary(
     table: dict[str, Array],
     alone: list[Json],
     titles: Sequence[str],
-    how: Settings,
+    options: Settings,
 ) -> Json:
     counts = dict(zip(CELLS, evidence.counts.tolist(), strict=True))
-    line = f"{conclusion(evidence.verdict(how['error']), titles, how)}: "
-    line += figures(evidence, titles, how)
+    line = f"{conclusion(evidence.verdict(options['error']), titles, options)}: "
+    line += figures(evidence, titles, options)
     lines = [f"{'scenario':10}" + "".join(f"{x:>9}" for x in CELLS)]
     lines += [f"{x:10}" + "".join(f"{n:9}" for n in of) for x, of in table.items()]
     lines += [
@@ -187,44 +187,44 @@ def summary(
     lines += [f"and {len(alone) - LINES} more"] if len(alone) > LINES else []
     return {
         "titles": [*titles],
-        "verdict": evidence.verdict(how["error"]),
+        "verdict": evidence.verdict(options["error"]),
         "line": line,
         "text": "\n".join([*lines, line]),
         "pairs": (total := sum(counts.values())),
-        "robot_seconds": 2 * total * how["seconds"],
+        "robot_seconds": 2 * total * options["seconds"],
         **counts,
-        "difference": [*evidence.interval(how["error"])],
+        "difference": [*evidence.interval(options["error"])],
         "log_e": {"differs": evidence.differs(), "not_worse": evidence.not_worse()},
         "scenarios": {x: dict(zip(CELLS, of.tolist(), strict=True)) for x, of in table.items()},
         "alone": alone,
-        "how": {**how},
+        "how": {**options},
     }
 
 
-def conclusion(verdict: str, titles: Sequence[str], how: Settings) -> str:
+def conclusion(verdict: str, titles: Sequence[str], options: Settings) -> str:
     """A verdict in words."""
     a, b = titles
     return {
         "better": f"{b} is better than {a}",
         "worse": f"{b} is worse than {a}",
-        "not_worse": f"{b} is not worse than {a} by {how['margin']:g}",
+        "not_worse": f"{b} is not worse than {a} by {options['margin']:g}",
         "undecided": f"{b} is neither proved better nor worse than {a}",
     }[verdict]
 
 
-def figures(evidence: Evidence, titles: Sequence[str], how: Settings) -> str:
+def figures(evidence: Evidence, titles: Sequence[str], options: Settings) -> str:
     """What is known so far, in a line."""
     both, x, y, _ = evidence.counts.tolist()
     n = int(evidence.counts.sum())
     values = (evidence.differs(), evidence.not_worse())
     differs, not_worse = (f"{math.exp(min(value, 700.0)):.3g}" for value in values)
-    low, high = evidence.interval(how["error"])
+    low, high = evidence.interval(options["error"])
     return (
-        f"{n} pairs in {2 * n * how['seconds']} robot-seconds, success {(both + x) / n:.3f} and "
-        f"{(both + y) / n:.3f}, {titles[1]} less {titles[0]} "
-        f"{low:+.3f} to {high:+.3f} ({100 * (1 - how['error']):g}%), "
+        f"{n} pairs in {2 * n * options['seconds']} robot-seconds, success {(both + x) / n:.3f} "
+        f"and {(both + y) / n:.3f}, {titles[1]} less {titles[0]} "
+        f"{low:+.3f} to {high:+.3f} ({100 * (1 - options['error']):g}%), "
         f"alone failed {titles[0]} {y} and {titles[1]} {x}; "
-        f"e-values: differs {differs}, not worse {not_worse}, {1 / how['error']:g} is a proof"
+        f"e-values: differs {differs}, not worse {not_worse}, {1 / options['error']:g} is a proof"
     )
 
 

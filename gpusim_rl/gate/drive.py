@@ -90,7 +90,7 @@ class ReadingErrors:
     def __init__(self, plan: Plan):
         self.plan, self.past = plan, dict[str, deque[Array]]()
         self.bias, self.noise, self.rng = {}, {}, {}
-        units = {x["name"]: x.get("units", []) for x in plan.robot.policy.about["inputs"]}
+        units = {x["name"]: x.get("units", []) for x in plan.robot.policy.description["inputs"]}
         for name, width in plan.robot.policy.needs.items():
             names = units[name] or [""] * width
             bias, noise = (
@@ -204,7 +204,7 @@ class Totals:
 
 def widths(robot: Robot) -> Array:
     """(nu,) the width of each actuator's range of controls, or of its joint; inf without one."""
-    about = robot.policy.outputs
-    ranges = zip(about["control_range"], about["joint_range"], strict=True)
+    description = robot.policy.outputs
+    ranges = zip(description["control_range"], description["joint_range"], strict=True)
     pairs = [control or joint for control, joint in ranges]
     return np.array([pair[1] - pair[0] if pair else np.inf for pair in pairs])

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from gpusim_rl.config.compose import compose_plain
-from gpusim_rl.config.trees import flatten
+from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.core.waiting import counted

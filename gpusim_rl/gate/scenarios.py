@@ -89,19 +89,19 @@ class Plan:
         The shares of a rotation's first three numbers are those of its turn, of its lean, and of
         the direction of this.
         """
-        about = self.robot.policy.command
-        if not about:
+        description = self.robot.policy.command
+        if not description:
             return share
-        low, high = (np.array(about["trained"][end], float) for end in ("low", "high"))
+        low, high = (np.array(description["trained"][end], float) for end in ("low", "high"))
         values = (low + high) / 2 + share * (high - low) / 2
-        for columns, lean, spin in rotations(about):
+        for columns, lean, spin in rotations(description):
             angles = torch.from_numpy(share[..., columns][..., :3] * [spin, lean, math.pi])
             turn, tilt, towards = angles.unbind(-1)
             axis = torch.stack([towards.cos(), towards.sin(), 0 * towards], -1)
             leaning = maths.product(
                 maths.from_axis_angle(axis, tilt), maths.from_axis_angle(UP.expand_as(axis), turn)
             )
-            center = torch.tensor(about["center"][columns], dtype=UP.dtype).expand_as(leaning)
+            center = torch.tensor(description["center"][columns], dtype=UP.dtype).expand_as(leaning)
             values[..., columns] = maths.product(center, leaning)
         return values
 

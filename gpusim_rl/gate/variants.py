@@ -51,13 +51,13 @@ def make(
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder) / path.name
         draft.write_bytes(judged)
-        rows = [about("float32", draft, report)]
+        rows = [summary_row("float32", draft, report)]
         feeds = recorded(Policy(draft), settings, seed) if "int8" in names else []
         for name in names:
             out = path.with_suffix(f".{name}.onnx")
             draft.write_bytes(made := sealed(makers[name]()))
             result = evaluate_policy(Policy(draft), settings, seed, str(out))
-            row = about(name, draft, result)
+            row = summary_row(name, draft, result)
             lost = rows[0]["success"] - row["success"]
             row["refused"] = result["verdict"] != "pass" or lost > settings["variant"]
             if not row["refused"]:
@@ -162,7 +162,7 @@ def recorded(policy: Policy, settings: Settings, seed: int) -> list[dict[str, np
     return feeds
 
 
-def about(name: str, path: Path, report: Json) -> Json:
+def summary_row(name: str, path: Path, report: Json) -> Json:
     """A row on a file: its size, how long a step of one robot takes, its success."""
     median, slow = latency(Policy(path))
     won = report["success"]

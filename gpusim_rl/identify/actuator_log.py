@@ -10,7 +10,7 @@ from torch import Tensor
 
 COLUMNS = ("time", "joint", "target", "position", "velocity", "torque")
 BLOCKS, EVERY = 20, 5  # every fifth of twenty blocks of time is held out
-LARGEST = 1 << 30  # bytes of a log
+LARGEST_LOG_BYTES = 1 << 30  # bytes of a log
 JITTER = 0.25  # how far a row may be off its time, as a share of the time between two rows
 
 
@@ -34,8 +34,8 @@ def read(path: Path) -> dict[str, np.ndarray]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"no log {path}")
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"{path} is larger than {LARGEST >> 20} MiB")
+    if path.stat().st_size > LARGEST_LOG_BYTES:
+        raise ValueError(f"{path} is larger than {LARGEST_LOG_BYTES >> 20} MiB")
     joints: dict[str, list[list[float]]] = {}
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:

@@ -11,7 +11,7 @@ from gpusim_rl.envs.curriculum import config_at
 from gpusim_rl.gate.robot import Robot
 from gpusim_rl.identify.estimates import UNITS, Estimate
 from gpusim_rl.runs.config_file import is_plain, read_plain
-from gpusim_rl.training.machine import text
+from gpusim_rl.training.machine import prometheus_text
 
 Range = tuple[float, float]
 
@@ -130,4 +130,4 @@ def write_metrics(path: Path, rows: list[Comparison], labels: dict[str, str]) ->
         row |= {f"drift/{one.name}": one.drifted, f"drift_estimate/{one.name}": one.estimate.value}
         row |= {f"drift_{end}/{one.name}": x for end, x in ends.items()}
     row["drift_written_timestamp_seconds"] = time.time()
-    write_whole(path, text(row, labels, "the log of a robot").encode())
+    write_whole(path, prometheus_text(row, labels, "the log of a robot").encode())

@@ -4,7 +4,9 @@ from datetime import date
 from typing import NamedTuple
 
 CERTAIN = 1.96  # standard deviations of an interval of 95 %
-LEAST = 0.05  # half-width of a range, as a share of its center: the model has other errors
+LEAST_HALF_WIDTH = (
+    0.05  # half-width of a range, as a share of its center: the model has other errors
+)
 UNITS = {"friction": "", "payload": "of the mass", "delay": "s"}  # others are factors
 
 HOW = {"friction": ", how: set"} | dict.fromkeys(("armature", "joint_friction"), ", how: scale")
@@ -19,7 +21,7 @@ class Estimate(NamedTuple):
     @property
     def range(self) -> tuple[float, float]:
         """Low and high of the interval, at least 5 % to each side."""
-        wide = max(self.margin, LEAST * abs(self.value))
+        wide = max(self.margin, LEAST_HALF_WIDTH * abs(self.value))
         return self.value - wide, self.value + wide
 
 

@@ -82,14 +82,14 @@ def score(predicted: Tensor, torque: Tensor) -> tuple[float, float]:
     return math.sqrt(rest), 1 - rest / max(spread, 1e-12)
 
 
-def settings(words: list[str]) -> tuple[Path, Path, dict[str, list[float]]]:
+def settings(arguments: list[str]) -> tuple[Path, Path, dict[str, list[float]]]:
     """(log, file to write, the numbers of each other key) of a command line.
 
     Raises:
         ValueError: in one line.
     """
     (log,), pairs = parse(
-        words, DEFAULTS, f"a log, and perhaps KEY=VALUE of {', '.join(DEFAULTS)}", most=1
+        arguments, DEFAULTS, f"a log, and perhaps KEY=VALUE of {', '.join(DEFAULTS)}", most=1
     )
     values = DEFAULTS | pairs
     out = Path(values.pop("out") or Path(log).with_suffix(".safetensors"))
@@ -125,11 +125,11 @@ def look_back(history: list[float], dt: float) -> list[int]:
     return offsets
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Read, fit, score, write."""
-    show_usage(words, __doc__)
+    show_usage(arguments, __doc__)
     with errors.one_line_errors():
-        log, out, values = settings(words)
+        log, out, values = settings(arguments)
         validate.writable("out", str(out), (".safetensors",), [str(log)])
         joints = read(log)
         dt = rate(joints, log) if any(len(rows) > 1 for rows in joints.values()) else 1.0

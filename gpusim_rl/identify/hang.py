@@ -51,7 +51,7 @@ SINES, SLOWEST, FASTEST = 5, 0.2, 6.0  # of each joint, and their frequencies [H
 TOO_STILL = "{} does not move its joints enough to tell kp"
 STILL = 0.5  # s after which a joint whose target does not change stands
 NOISE = {"angles": 0.005, "speeds": 0.1}  # rad and rad/s, unless the log shows it
-LEAST = {"angles": 1e-4, "speeds": 1e-3}  # of an encoder
+LEAST_NOISE = {"angles": 1e-4, "speeds": 1e-3}  # of an encoder
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def noise_of(motion: Motion) -> dict[str, float]:
         return dict(NOISE)
     values = {"angles": motion.angles, "speeds": motion.speeds}
     return {
-        name: max(float(np.sqrt(x[still].var(0, ddof=1).mean())), LEAST[name])
+        name: max(float(np.sqrt(x[still].var(0, ddof=1).mean())), LEAST_NOISE[name])
         for name, x in values.items()
     }
 
@@ -298,26 +298,26 @@ def guesses(names: list[str]) -> list[Array]:
     return [np.array([(GUESS | {"delay": x})[name] for name in names]) for x in DELAYS]
 
 
-def best_fits(residual: Any, names: list[str], starts: list[Array], **how: Any) -> list[Any]:
+def best_fits(residual: Any, names: list[str], starts: list[Array], **options: Any) -> list[Any]:
     """The fits that are as good as the best, within its interval of 95 %; the best comes first.
 
     The squared errors of a stiff servo have several minima.
     """
-    fits = [least_squares(residual, names, x, **how) for x in starts]
+    fits = [least_squares(residual, names, x, **options) for x in starts]
     fits.sort(key=lambda fit: fit.cost)
     limit = fits[0].cost + (CERTAIN * max(rms(fits[0].fun), 1.0)) ** 2 / 2
     return [fit for fit in fits if fit.cost <= limit]
 
 
-def least_squares(residual: Any, names: list[str], values: Array, **how: Any) -> Any:
+def least_squares(residual: Any, names: list[str], values: Array, **options: Any) -> Any:
     """What scipy's fit of that name says, within `LOWEST` and `HIGHEST` of the names."""
     try:
         from scipy import optimize
     except ImportError:
         raise ValueError(f"identify needs scipy: {install('identify')}") from None
     bounds = tuple(np.array([ends[name] for name in names]) for ends in (LOWEST, HIGHEST))
-    how = {"bounds": bounds, "x_scale": "jac", "xtol": 1e-5, "ftol": 1e-6} | how
-    return optimize.least_squares(residual, values, residual.jacobian, **how)
+    options = {"bounds": bounds, "x_scale": "jac", "xtol": 1e-5, "ftol": 1e-6} | options
+    return optimize.least_squares(residual, values, residual.jacobian, **options)
 
 
 class EachJoint(NamedTuple):

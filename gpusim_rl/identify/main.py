@@ -46,17 +46,17 @@ DEFAULTS |= {"against": "", "metrics": ""}
 FOLDER = Path("conf/ranges")
 DRIFT = 3  # exit code: 1 is that of a Python that fails
 SHORT = 12  # digits of a digest that people see
-LONGEST = 60.0  # s of a walk that are looked at
+LONGEST_WALK_S = 60.0  # s of a walk that are looked at
 GAP = 3  # control steps between two rows that are still one motion
 Array = np.ndarray
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Read the logs, identify, print and write; or make targets, or logs of a simulated robot."""
-    show_usage(words, __doc__)
+    show_usage(arguments, __doc__)
     with errors.one_line_errors(), torch_threads(1):
         makers = {"excite": excite, "simulate": simulate}
-        run, rest = makers.get(words[0], identify_logs), words[words[0] in makers :]
+        run, rest = makers.get(arguments[0], identify_logs), arguments[arguments[0] in makers :]
         defaults = DEFAULTS if run is identify_logs else {"seconds": "60", "seed": "0"}
         expected = f"files, and perhaps KEY=VALUE of {', '.join(defaults)}"
         files, values = parse(rest, defaults, expected)
@@ -80,8 +80,8 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
             names = walk.quantities(robot)
             ranges = drift.source(against) if against else None
             trained = drift.trained_ranges(ranges, names, robot) if ranges else {}
-            how = {"joints": estimates, "trained": trained, "robots": robots, "seed": seed}
-            beyond, drawn = of_walk(log, file, policy, **how)
+            options = {"joints": estimates, "trained": trained, "robots": robots, "seed": seed}
+            beyond, drawn = of_walk(log, file, policy, **options)
             estimates |= {name: walk.within(x, drawn[name]) for name, x in beyond.items()}
             lines = [outside(name, x, drawn[name]) for name, x in beyond.items()]
             lines = [line for line in lines if line]
@@ -158,13 +158,13 @@ def outside(name: str, x: Estimate, drawn: walk.Range) -> str:
 
 
 def of_walk(
-    log: Recording, file: str, policy: Policy, **how: Any
+    log: Recording, file: str, policy: Policy, **options: Any
 ) -> tuple[dict[str, Estimate], dict[str, walk.Range]]:
     """What the longest walk of a log tells, and what was drawn to learn it from."""
     rows, settings = longest_walk(log, file), compose_plain("play", ["mode=gate"])["gate"]
     readings = {name: x[rows] for name, x in log.readings.items()}
     arrays = readings, log.targets[rows], log.command[rows]
-    return walk.identify(policy, *arrays, settings, **how)
+    return walk.identify(policy, *arrays, settings, **options)
 
 
 def motion(log: Recording, file: str) -> hang.Motion:
@@ -185,11 +185,11 @@ def motion(log: Recording, file: str) -> hang.Motion:
 
 def joints(log: Recording, name: str, file: str) -> Array:
     """(T, nu) a reading of joints, in the order of the targets; ValueError if the log has none."""
-    about = {x["name"]: x.get("joints", []) for x in log.about["inputs"]}
-    missing = [x for x in log.joints if x not in about.get(name, [])]
+    description = {x["name"]: x.get("joints", []) for x in log.description["inputs"]}
+    missing = [x for x in log.joints if x not in description.get(name, [])]
     if missing:
         raise ValueError(f"{file} has no {name} of joint {missing[0]}")
-    return log.readings[name][:, [about[name].index(x) for x in log.joints]]
+    return log.readings[name][:, [description[name].index(x) for x in log.joints]]
 
 
 def policy_of(log: Recording, file: str, path: str) -> Policy:
@@ -203,7 +203,7 @@ def policy_of(log: Recording, file: str, path: str) -> Policy:
 
 
 def longest_walk(log: Recording, file: str) -> slice:
-    """The longest part of a log in which the policy ran without a restart, up to `LONGEST`.
+    """The longest part of a log in which the policy ran without a restart, up to `LONGEST_WALK_S`.
 
     Raises:
         ValueError: the policy never ran.
@@ -215,7 +215,7 @@ def longest_walk(log: Recording, file: str) -> slice:
     first, last = max(pairwise(edges), key=lambda ends: ends[1] - ends[0])
     if not runs[first]:
         raise ValueError(f"{file}: the policy never ran")
-    return slice(int(first), int(min(last, first + LONGEST / log.dt)))
+    return slice(int(first), int(min(last, first + LONGEST_WALK_S / log.dt)))
 
 
 def excite(files: list[str], values: dict[str, str]) -> None:

@@ -63,14 +63,14 @@ def events(log: Recording) -> list[Event]:
 
 def verticals(log: Recording) -> dict[str, Array]:
     """Readings (T, 3) of the vertical in a robot's axes, and what they are as it stands."""
-    standing = log.about.get("standing") or {}
-    names = [x["name"] for x in log.about["inputs"] if x.get("meaning") == VERTICAL]
+    standing = log.description.get("standing") or {}
+    names = [x["name"] for x in log.description["inputs"] if x.get("meaning") == VERTICAL]
     return {name: np.array(x) for name, x in standing.get("readings", {}).items() if name in names}
 
 
 def command_of(log: Recording) -> dict[str, Any] | None:
     """The description of a log's command; None if its policy follows none."""
-    return next((x for x in log.about["inputs"] if x["kind"] == "command"), None)
+    return next((x for x in log.description["inputs"] if x["kind"] == "command"), None)
 
 
 def why_no_twin(log: Recording) -> str:
@@ -83,7 +83,7 @@ def why_no_twin(log: Recording) -> str:
 def as_text(title: str, log: Recording, timeline: list[Event], result: TwinResult | None) -> str:
     """The events of a log, and its distance from the twins, in lines."""
     steps = f"{len(log.time)} steps of {log.dt:g} s"
-    lines = [f"{title}: {log.about['task']} on {log.about['robot']}, {steps}"]
+    lines = [f"{title}: {log.description['task']} on {log.description['robot']}, {steps}"]
     lines += [f"{time:8.2f} s  {text}" for time, text in timeline[:MAX_LINES]]
     if more := len(timeline) - MAX_LINES if len(timeline) > MAX_LINES else 0:
         lines.append(f"            and {more} more")
@@ -106,9 +106,13 @@ def warning(result: TwinResult, alarm: float) -> str:
 
 def as_dict(log: Recording, timeline: list[Event], result: TwinResult | None) -> dict[str, Any]:
     """The same for a program, with the distance of each window."""
-    about = {"task": log.about["task"], "robot": log.about["robot"], "digest": log.digest}
-    about |= {"steps": len(log.time), "dt": log.dt, "whole": log.whole}
-    report = about | {"events": [event._asdict() for event in timeline]}
+    description = {
+        "task": log.description["task"],
+        "robot": log.description["robot"],
+        "digest": log.digest,
+    }
+    description |= {"steps": len(log.time), "dt": log.dt, "whole": log.whole}
+    report = description | {"events": [event._asdict() for event in timeline]}
     if result is None:
         return report
     windows = {"time": (result.time - log.time[0]).tolist()}
@@ -125,10 +129,12 @@ def draw(log: Recording, result: TwinResult | None, alarm: float, path: Path) ->
     figure = Figure(figsize=(5 * COLUMNS, 2.2 * rows), layout="constrained")
     panels = figure.subplots(rows, COLUMNS, sharex=True, squeeze=False)
     command, age, distance, *joints = panels.flat
-    about = command_of(log)
-    for i, name in enumerate(about["names"] if about else ()):
+    description = command_of(log)
+    for i, name in enumerate(description["names"] if description else ()):
         command.plot(time, log.command[:, i], label=name)
-    command.set_title(f"command [{', '.join(dict.fromkeys(about['units']))}]" if about else "")
+    command.set_title(
+        f"command [{', '.join(dict.fromkeys(description['units']))}]" if description else ""
+    )
     age.plot(time, 1e3 * log.age, color="gray")
     wrong = np.flatnonzero([*map(bool, log.faults)])
     age.plot(time[wrong], 1e3 * log.age[wrong], "r.", label="fault")
@@ -190,12 +196,12 @@ def film(
     def frames() -> Iterator[tuple[float, Array]]:
         yield from zip(time.tolist(), pairs, strict=True)
 
-    about = command_of(log)
+    description = command_of(log)
 
     def command(t: float) -> Array:
         return log.command[result.steps[max(0, np.searchsorted(time, t + 1e-9) - 1)]]
 
-    caption = LogCaption(model, about, command if about else None)
+    caption = LogCaption(model, description, command if description else None)
     count = max(1, int(min(seconds, time[-1]) * FPS))
     with (
         contextlib.closing(Camera(model, height, width // 2, view)) as camera,

@@ -29,7 +29,10 @@ START = 0.03  # half-width of the joints about those of the log, where the polic
 # Why: docs/decisions/robot-log.md
 WINDOW = 2.0  # [s] of which a mean is compared; the first after a start is left out
 STILL = 0.4  # [s] before the policy begins in which the robot stands, so that what moves is noise
-LEAST, SMALLEST = 0.01, 1e-3  # of how a number moves, and in its unit, that twins differ by
+LEAST_SPREAD, SMALLEST_SPREAD = (
+    0.01,
+    1e-3,
+)  # of how a number moves, and in its unit, that twins differ by
 UPRIGHT = 0.5  # cosine of the angle between the base's axis and the vertical from which it fell
 LAG = "targets - joint_pos"  # grows with the torque of a position servo
 Array = np.ndarray
@@ -228,7 +231,7 @@ def compare(
     for name, x in logs.items():
         rows = np.stack([x[t : t + length].mean(0) for t in begins])
         others = np.stack([row[name] for row in windows])
-        distances[name] = away(rows, others, LEAST * np.nanstd(x[runs], 0) + SMALLEST)
+        distances[name] = away(rows, others, LEAST_SPREAD * np.nanstd(x[runs], 0) + SMALLEST_SPREAD)
     finite = np.isfinite(np.stack(list(distances.values()))).all(0)
     if not finite.any():
         return None

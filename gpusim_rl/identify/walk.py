@@ -23,14 +23,14 @@ Range = tuple[float, float]
 # factors of what the model has.
 DRAWS = {"friction": (0.3, 1.6), "payload": (-0.2, 0.3), "delay": (0.0, 0.06)}
 DRAWS |= {"kp": (0.7, 1.3), "kd": (0.5, 1.5), "armature": (0.5, 2.0), "joint_friction": (0.3, 3.0)}
-LEAST = dict.fromkeys(DRAWS, 0.1) | {"payload": -0.8, "delay": 0.0}  # that may be drawn
+LEAST_DRAWN = dict.fromkeys(DRAWS, 0.1) | {"payload": -0.8, "delay": 0.0}  # that may be drawn
 QUANTITIES = ("friction", "payload", "delay", "kp", "kd")  # what a walk can tell
 OF_WALKERS = ("friction", "payload")  # not of a fixed base
 BEGIN, BLOCK = 2.0, 3.0  # s that do not count, and of the parts whose features are compared
 LAGS = 6  # control steps of a correlation between targets and angles
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # of the ridge
 ROBOTS = 192
-FEWEST = 8  # of them that walk to the end
+FEWEST_WALKS = 8  # of them that walk to the end
 SURE = {"friction": 0.05, "payload": 0.05}  # smallest half-widths: the model has other errors
 ROUNDS = 3  # of simulated robots
 AROUND = 1.5  # half-widths of an interval, to each side of an estimate, that are drawn next
@@ -81,7 +81,7 @@ def identify(
     for number in range(ROUNDS if names else 0):
         ranges |= {name: narrowed(name, ranges[name], x) for name, x in estimates.items()}
         truth, stood, simulated = walks(policy, command, settings, ranges, robots, seed + number)
-        if stood.sum() < FEWEST:
+        if stood.sum() < FEWEST_WALKS:
             raise ValueError(f"only {stood.sum()} of {robots} simulated robots walked to the end")
         rows = features(simulated, policy.dt)[stood]
         told = [name for name in ranges if name not in joints]
@@ -96,7 +96,7 @@ def narrowed(name: str, ends: Range, x: Estimate) -> Range:
 
     One that lies beyond what was drawn is not sure enough to draw about.
     """
-    low, high = max(x.value - AROUND * x.margin, LEAST[name]), x.value + AROUND * x.margin
+    low, high = max(x.value - AROUND * x.margin, LEAST_DRAWN[name]), x.value + AROUND * x.margin
     near = ends[0] <= x.value <= ends[1] and high - low < ends[1] - ends[0]
     return (low, high) if near else ends
 
@@ -107,7 +107,7 @@ def around(name: str, low: float, high: float) -> Range:
     A regression gives too little near the ends of what it has seen.
     """
     width, ends = high - low, DRAWS[name]
-    return min(ends[0], max(low - width, LEAST[name])), max(ends[1], high + width)
+    return min(ends[0], max(low - width, LEAST_DRAWN[name])), max(ends[1], high + width)
 
 
 def quantities(robot: Robot) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from gpusim_rl.core.ranges import FRAMES
 
 HEADS = 2
-NEAR = 3.0  # of p at first: three quarters of eight frames
+RECENCY_LOGIT = 3.0  # of p at first: three quarters of eight frames
 
 
 # Why: docs/decisions/networks.md
@@ -44,7 +44,7 @@ class Attention(nn.Module):
             nn.init.orthogonal_(layer.weight, generator=generator)
         nn.init.zeros_(self.embed.bias)
         self.position = nn.Parameter(torch.zeros(HEADS, frames))  # oldest first
-        self.position.data[0, -2] = NEAR
+        self.position.data[0, -2] = RECENCY_LOGIT
 
     def blank(self, worlds: int) -> Tensor:
         """h (worlds, K - 1, width + 1) as an episode begins: zeros."""

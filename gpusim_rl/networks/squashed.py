@@ -20,7 +20,7 @@ from gpusim_rl.networks.symmetric import EvenOddSplit
 CRITICS = 2  # the smaller value of two is less of an overestimate (arXiv:1802.09477)
 LOG_STD = -5.0, 1.0  # least and largest logarithm of a deviation, before the action is squashed
 LAST_GAIN = 0.01  # of all networks: their first outputs are small
-WIDE = 0.55  # deviations begin at 0.6: actions that hardly differ find no sparse reward
+FIRST_STD = 0.55  # deviations begin at 0.6: actions that hardly differ find no sparse reward
 
 
 class Squashed(nn.Module):
@@ -39,7 +39,7 @@ class Squashed(nn.Module):
         """Mean and logarithm of the deviation (n, nu) each, before the action is squashed."""
         mean, free = self.net(x)[0].chunk(2, -1)
         low, high = LOG_STD
-        return mean, low + 0.5 * (high - low) * (torch.tanh(free + WIDE) + 1)
+        return mean, low + 0.5 * (high - low) * (torch.tanh(free + FIRST_STD) + 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.bound * torch.tanh(self.heads(x)[0])

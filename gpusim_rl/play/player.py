@@ -81,7 +81,7 @@ def iterations_of(state: dict[str, Any]) -> int:
     return int(done) if done is not None and done.numel() == 1 else 0
 
 
-def how_to_evaluate(config: Config, cfg: Settings) -> dict[str, Any]:
+def evaluation_options(config: Config, cfg: Settings) -> dict[str, Any]:
     """The keyword arguments of an evaluation, of a run's configuration and of play.py's."""
     task = {"weights": config.task.weights, "noise": config.task.noise}
     return task | dict(episodes=cfg["episodes"], progress=errors.warn)
@@ -125,10 +125,10 @@ def run_rollout(run: Run, iteration: "Iteration", config: Config, cfg: Settings)
         make_picture_model,  # loads torch, after mistakes are answered
     )
 
-    how: dict[str, Any] = dict(
+    options: dict[str, Any] = dict(
         weights=config.task.weights, noise=config.task.noise, seed=cfg["seed"]
     )
-    return RunRollout(iteration.policy, task, n, **how, picture=make_picture_model(config))
+    return RunRollout(iteration.policy, task, n, **options, picture=make_picture_model(config))
 
 
 def file_rollout(path: Path) -> FileRollout:

@@ -35,7 +35,10 @@ def record_episodes(cfg: player.Settings) -> Demonstrations:
         config = task_config(policy, cfg)
         iteration = make_iteration(for_playing(config), num_envs=1)
     task = iteration.env.task
-    if (policy.about["task"], model_digest(model)) != (config.task.name, model_digest(task.mjm)):
+    if (policy.description["task"], model_digest(model)) != (
+        config.task.name,
+        model_digest(task.mjm),
+    ):
         raise ValueError(f"{path} does not fit task={config.task.name}, or is for another robot")
     env = demonstration_env(config, task, episodes, seed)
     return demonstrate(file_action(path, policy, env), env, config.task.name)
@@ -46,7 +49,7 @@ def task_config(policy: runtime.Policy, cfg: player.Settings) -> Config:
 
     ValueError if there is no such task, or if its code may not be imported.
     """
-    name = str(policy.about["task"])
+    name = str(policy.description["task"])
     validate.saved_code("task", name, None, cfg["task_code"])
     words = [f"task={validate.check_name('task', name)}"]
     return resume.check_training(compose.compose_plain("config", words), words)

@@ -31,21 +31,25 @@ def read(
         raise FileNotFoundError(f"repro={path}: no such file")
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["gpusim_rl"])
+            description = json.loads((file.metadata() or {})["gpusim_rl"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-        sections = {key: about[key] for key in ("task", "robot", "terrain") if key in about}
+        sections = {
+            key: description[key] for key in ("task", "robot", "terrain") if key in description
+        }
         name = str(sections["task"]["name"])
-        about["task_code"] = validate.saved_code("task", name, about.get("task_code"), task_code)
-        ours = about["task_code"] is None
+        description["task_code"] = validate.saved_code(
+            "task", name, description.get("task_code"), task_code
+        )
+        builtin = description["task_code"] is None
         words = [f"task={validate.check_name('task', name)}"]
-        base = compose.build("config", words, ours)
+        base = compose.build("config", words, builtin)
         cfg = check_words.merge(base, sections)
         for key in ("task", "robot"):
-            cfg[key] = find_files(path.parent, key, cfg[key], ours)
-        config = Config.of(cfg | {"task_code": about["task_code"]})
+            cfg[key] = find_files(path.parent, key, cfg[key], builtin)
+        config = Config.of(cfg | {"task_code": description["task_code"]})
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"repro={path} is no failure of a training: {error}") from None
-    return about, config, tensors
+    return description, config, tensors
 
 
 class FailureReplay:
@@ -60,7 +64,7 @@ class FailureReplay:
     """
 
     def __init__(self, path: Path, task_code: str | None = None):
-        self.about, config, tensors = read(path, task_code)
+        self.description, config, tensors = read(path, task_code)
         with model_must_fit(config):
             self.task = make_task(config, "cpu")
             task = self.task
@@ -83,7 +87,7 @@ class FailureReplay:
 
     def steps(self) -> Iterator[str]:
         """A first line, one for each timestep of the control step, and one on what was recorded."""
-        where = {key: self.about.get(key) for key in ("world", "step", "iteration")}
+        where = {key: self.description.get(key) for key in ("world", "step", "iteration")}
         yield "  ".join(f"{key} {value}" for key, value in where.items())
         for i in range(self.task.substeps + 1):
             if i:
@@ -91,7 +95,7 @@ class FailureReplay:
             qpos, qvel = (x.abs().max().item() for x in (self.sim.qpos, self.sim.qvel))
             fault = "  fault" if i and self.sim.fault()[0] else ""
             yield f"timestep {i}: max |qpos| {qpos:.4g}  max |qvel| {qvel:.4g}{fault}"
-        why, terms = self.about.get("why"), self.about.get("terms")
+        why, terms = self.description.get("why"), self.description.get("terms")
         why = ", ".join(map(str, why)) if isinstance(why, list) and why else "no fault"
         terms = (
             "  ".join(f"{name} {value}" for name, value in terms.items())

@@ -3,7 +3,7 @@
 Videos, the window and the web page step these. Both kinds have:
 
 - `model`: a mujoco.MjModel. `show_world` gives it what a world has of its own.
-- `about`: what the policy's description says of its command; empty if it follows none.
+- `description`: what the policy's description says of its command; empty if it follows none.
 - `dt`: control period [s]. `worlds`: their number.
 - `command`: (n,) of the last step; None if it was the task's own.
 - `terms`, `measures`: of the first world, from the last step that was `watched`: the weighted
@@ -71,7 +71,7 @@ class RunRollout:
         from gpusim_rl.evaluation.evaluate import evaluation_env
         from gpusim_rl.robots.visuals import simulated_geoms
 
-        self.about: Description = describe_command(task)
+        self.description: Description = describe_command(task)
         self.env = evaluation_env(task, worlds, weights=weights, noise=noise, seed=seed)
         self.model = self.env.task.mjm if picture is None else picture
         self.geoms = slice(None) if picture is None else simulated_geoms(picture)
@@ -112,8 +112,8 @@ class RunRollout:
     def show_world(self, world: int) -> None:
         """Give the model the fields and the target of a world. In place."""
         show_fields(self.model, self.env.sim, self.env.task.fields, world, self.geoms)
-        if self.about:
-            place_target(self.model, self.about, self.env.memory["command"][world].numpy())
+        if self.description:
+            place_target(self.model, self.description, self.env.memory["command"][world].numpy())
 
     def push(self, velocity: np.ndarray) -> None:
         """Add a velocity (2,) [m/s] along x and y of the world to each robot's base.
@@ -144,7 +144,7 @@ class FileRollout:
         import mujoco
 
         self.path, self.policy, self.model, self.dt = path, policy, model, policy.dt
-        self.about: Description = policy.command or {}
+        self.description: Description = policy.command or {}
         self.terms, self.measures = dict[str, float](), dict[str, float]()
         self.data, self.time = mujoco.MjData(model), 0.0
         self.followed: np.ndarray | None = None
@@ -173,14 +173,14 @@ class FileRollout:
         if watched and first is not None:
             velocity = data.qvel[self.model.jnt_dofadr[first] :][:2]
             self.measures = {"speed": float(np.linalg.norm(velocity))}
-            self.followed = velocity_of_base(self.about, data)
+            self.followed = velocity_of_base(self.description, data)
 
     def qpos(self) -> np.ndarray:
         return self.data.qpos.copy()[None]
 
     def show_world(self, world: int) -> None:
-        if self.about and self.command is not None:
-            place_target(self.model, self.about, self.command)
+        if self.description and self.command is not None:
+            place_target(self.model, self.description, self.command)
 
     def push(self, velocity: np.ndarray) -> None:
         self.data.qvel[:] += pushed(self.model, velocity)
@@ -200,13 +200,13 @@ class FileRollout:
 Rollout = RunRollout | FileRollout
 
 
-def velocity_of_base(about: Description, data: "MjData") -> np.ndarray | None:
+def velocity_of_base(description: Description, data: "MjData") -> np.ndarray | None:
     """(3,) velocities along x and y [m/s], and about z [rad/s], of a free base in its own frame.
 
-    None unless these are what a command asks for, as `about` says.
+    None unless these are what a command asks for, as `description` says.
     """
     base = free_base(data.model)
-    if list(about.get("units", ())) != ["m/s", "m/s", "rad/s"] or not base:
+    if list(description.get("units", ())) != ["m/s", "m/s", "rad/s"] or not base:
         return None
     linear, angular = data.qvel[base.qvel][:3], data.qvel[base.qvel][3:]  # of the world, of itself
     x, y, _ = data.xmat[base.body].reshape(3, 3).T @ linear

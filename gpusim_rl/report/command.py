@@ -21,9 +21,9 @@ MAX_RUNS = 200  # on a page; a multirun has no more
 BELOW = ("*", "*/*", "*/*/*")  # where runs are looked for
 
 
-def runs_of(words: list[str]) -> Iterator[Path]:
+def runs_of(arguments: list[str]) -> Iterator[Path]:
     """The run directories that paths name, in their order; ValueError if one names none."""
-    for path in map(Path, words):
+    for path in map(Path, arguments):
         if (path / "config.yaml").is_file():
             yield path
             continue
@@ -42,9 +42,9 @@ def common_folder(runs: list[Path]) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def parse_words(words: list[str]) -> tuple[list[Path], Path]:
+def parse_words(arguments: list[str]) -> tuple[list[Path], Path]:
     """The runs, and the file to write; ValueError or OSError in one line if the words are wrong."""
-    paths, values = parse(words, ("out",), "RUN directories, and perhaps out=FILE.html")
+    paths, values = parse(arguments, ("out",), "RUN directories, and perhaps out=FILE.html")
     out = values.get("out")
     runs = list({run.resolve(): run for run in runs_of(paths)}.values())
     if out is None:
@@ -87,10 +87,10 @@ def write_or_warn(runs: list[Path], out: Path) -> bool:
         return False
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Check the words, write the page, and say where it is."""
-    show_usage(words, __doc__)
+    show_usage(arguments, __doc__)
     with errors.one_line_errors():
-        runs, out = parse_words(words)
+        runs, out = parse_words(arguments)
         write(runs, out)
     print(f"wrote {errors.printable(str(out))}")

@@ -8,7 +8,7 @@ from gpusim_rl.core.errors import printable
 from gpusim_rl.report import curves
 from gpusim_rl.runs.summary import Summary, number, word
 
-LARGEST = 1e6  # of a velocity that is drawn
+LARGEST_VELOCITY = 1e6  # of a velocity that is drawn
 MAX_ROWS = 200
 
 
@@ -52,7 +52,7 @@ def rows(run: Summary) -> list[Row]:
         asked, got = ([y for y in part if y is not None] for part in (asked, got))
         if not len(asked) == len(got) == len(axes(run)):
             continue
-        if max(map(abs, asked + got), default=0.0) < LARGEST:
+        if max(map(abs, asked + got), default=0.0) < LARGEST_VELOCITY:
             failed = x.get("failed")
             made.append(Row(asked, got, [*map(word, failed)] if isinstance(failed, list) else []))
     return made

@@ -13,8 +13,8 @@ from yaml import YAMLError
 
 from gpusim_rl.config import resume
 from gpusim_rl.config.compose import build_base, choices
+from gpusim_rl.config.nested_dict import is_below, leaves
 from gpusim_rl.config.recipe import FAST, apply_recipe
-from gpusim_rl.config.trees import is_below, leaves
 from gpusim_rl.config.validate import code_words
 from gpusim_rl.core.files import read_text
 from gpusim_rl.core.paths import executable, program, quoted
@@ -317,15 +317,15 @@ def differences(runs: list[Summary], swept: set[str]) -> list[tuple[str, str, st
 
 def defaults(config: dict[str, Any]) -> dict[str, Any]:
     """The values of conf/ for a run's task, robot and so on; empty if a file is absent."""
-    ours = config.get("task_code") is None
+    builtin = config.get("task_code") is None
     chosen = {x: config[x].get("name") for x in GROUPS if isinstance(config.get(x), dict)}
-    if chosen.get("task") not in choices("task", ours):
+    if chosen.get("task") not in choices("task", builtin):
         return {}
-    our_algo = ours and config.get("algo_code") is None
+    our_algo = builtin and config.get("algo_code") is None
     words = [
         f"{x}={name}"
         for x, name in chosen.items()
-        if name in choices(x, our_algo if x == "algo" else ours)
+        if name in choices(x, our_algo if x == "algo" else builtin)
     ]
     try:
         base = build_base("config", tuple(words))

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 
 # Why: docs/decisions/robots.md
-SMALLEST = 1e-3, 1e-6  # kg, kg m²: least mass and inertia of a body that are not mended
+SMALLEST_INERTIA = 1e-3, 1e-6  # kg, kg m²: least mass and inertia of a body that are not mended
 ROUNDING = 1e-6  # share of the largest moment by which the others together may fall short of it
 LISTED = 4  # names in a line
 
@@ -14,7 +14,7 @@ LISTED = 4  # names in a line
 def compile_mended(spec: mujoco.MjSpec, say: Callable[[str], None]) -> mujoco.MjModel:
     """The compiled spec. Inertias that MuJoCo refuses are mended in place, and `say` tells which.
 
-    Masses and inertias of almost nothing become `SMALLEST`. Moments of inertia that are not
+    Masses and inertias of almost nothing become `SMALLEST_INERTIA`. Moments of inertia that are not
     positive, or of which one is larger than the others together, become their mean. Those that are
     so by rounding get a hair more.
 
@@ -36,9 +36,9 @@ def compile_mended(spec: mujoco.MjSpec, say: Callable[[str], None]) -> mujoco.Mj
             raise
     if any(body.mass < 0 for body in spec.bodies):
         raise ValueError("a body has a negative mass")
-    spec.compiler.boundmass, spec.compiler.boundinertia = SMALLEST
+    spec.compiler.boundmass, spec.compiler.boundinertia = SMALLEST_INERTIA
     model = spec.compile()
-    mass, inertia = SMALLEST
+    mass, inertia = SMALLEST_INERTIA
     few = (model.body_mass <= mass) | (model.body_inertia.min(1) <= inertia)
     light = join_names([model.body(i).name for i in np.flatnonzero(few) if i])
     say(f"bodies almost without mass or inertia get {mass} kg and {inertia} kg m²: {light}")
@@ -69,7 +69,7 @@ def balance(spec: mujoco.MjSpec) -> list[str]:
                 body.inertia = body.inertia + hair
             continue
         body.fullinertia = [np.nan, 0, 0, 0, 0, 0]
-        body.inertia = np.full(3, max(float(np.mean(moments)), SMALLEST[1]))
+        body.inertia = np.full(3, max(float(np.mean(moments)), SMALLEST_INERTIA[1]))
         mended.append(body.name)
     return mended
 

@@ -32,7 +32,7 @@ VISUAL = added_name("visual")  # how the names of such geoms begin
 FORMATS = (".obj", ".stl", ".dae")  # MuJoCo reads the first two
 SHELL = mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL  # an open mesh has no volume
 SLENDER = 0.1  # radius of a capsule between joints, in median lengths of them
-LARGEST = 1 << 26  # bytes of a mesh
+LARGEST_MESH_BYTES = 1 << 26  # bytes of a mesh
 
 NO_EFFECT: dict[str, Any] = dict(mass=0, contype=0, conaffinity=0, group=1)
 
@@ -134,11 +134,13 @@ def add_mesh(spec: mujoco.MjSpec, name: str, scale: str, file: Path | None) -> l
         raise ValueError(f"its format is none of {', '.join(FORMATS)}")
     if file is None:
         raise ValueError("no such file")
-    if file.stat().st_size > LARGEST:
-        raise ValueError(f"larger than {LARGEST >> 20} MiB")
-    how, first = dict(scale=list(map(float, scale.split())), inertia=SHELL), len(spec.meshes)
+    if file.stat().st_size > LARGEST_MESH_BYTES:
+        raise ValueError(f"larger than {LARGEST_MESH_BYTES >> 20} MiB")
+    options, first = dict(scale=list(map(float, scale.split())), inertia=SHELL), len(spec.meshes)
     source = [({"file": str(file.resolve())}, None)] if suffix != ".dae" else read_dae(file)
-    parts = [(f"{VISUAL}{i}", how | shape, color) for i, (shape, color) in enumerate(source, first)]
+    parts = [
+        (f"{VISUAL}{i}", options | shape, color) for i, (shape, color) in enumerate(source, first)
+    ]
     trial = mujoco.MjSpec()  # one mesh that MuJoCo refuses must not spoil the picture of the others
     for name, shape, _ in parts:
         trial.add_mesh(name=name, **shape)

@@ -37,12 +37,12 @@ class Demonstrations:
 
     Args:
         record: (N, …) with `demonstration_columns`.
-        about: name → text: `task`, `dt` [s], `terms` (the critic's first ones, with their widths),
-            `model` (a digest of the robot) and `schema` (the columns).
+        description: name → text: `task`, `dt` [s], `terms` (the critic's first ones, with their
+            widths), `model` (a digest of the robot) and `schema` (the columns).
     """
 
     record: Record
-    about: dict[str, str]
+    description: dict[str, str]
 
     @property
     def ended(self) -> Tensor:
@@ -60,20 +60,22 @@ class Demonstrations:
             raise ValueError(f"{episodes} episodes are asked for, and {self.episodes} are there")
         steps = int(self.ended.nonzero()[episodes - 1]) + 1
         parts = {dtype: rows[:steps] for dtype, rows in self.record.parts.items()}
-        return Demonstrations(Record(self.record.columns, parts), self.about)
+        return Demonstrations(Record(self.record.columns, parts), self.description)
 
     def to(self, device: torch.device) -> "Demonstrations":
         """The same episodes on a device."""
         parts = {dtype: rows.to(device) for dtype, rows in self.record.parts.items()}
-        return Demonstrations(Record(self.record.columns, parts), self.about)
+        return Demonstrations(Record(self.record.columns, parts), self.description)
 
-    def check(self, about: dict[str, str], clip: float, where: str) -> None:
-        """ValueError in one line unless they are of the worlds that `about` describes.
+    def check(self, description: dict[str, str], clip: float, where: str) -> None:
+        """ValueError in one line unless they are of the worlds that `description` describes.
 
         clip: `task.clip` of these worlds.
         """
-        of_file = self.about | {"schema": self.record.schema}  # its own, whatever the file says
-        for name, here in about.items():
+        of_file = self.description | {
+            "schema": self.record.schema
+        }  # its own, whatever the file says
+        for name, here in description.items():
             if (there := of_file.get(name)) != here:
                 there = f"{there}"[:200]
                 raise ValueError(f"{where} does not fit: its {name} is {there}, here it is {here}")
@@ -85,7 +87,7 @@ class Demonstrations:
         """Write them to a file; OSError if that cannot be written."""
         columns = {name: getattr(self.record, name) for name in self.record.columns}
         tensors = {name: x.cpu().contiguous() for name, x in columns.items()}
-        metadata = {"gpusim_rl": f"demonstrations {FORMAT}", **self.about}
+        metadata = {"gpusim_rl": f"demonstrations {FORMAT}", **self.description}
         write_whole(path, to_bytes(tensors, metadata=metadata))
 
     @classmethod
@@ -100,13 +102,13 @@ class Demonstrations:
             raise FileNotFoundError(f"no demonstrations {path}")
         try:
             with safe_open(path, framework="pt") as file:
-                about = file.metadata() or {}
+                description = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
         except (SafetensorError, OSError, RuntimeError, ValueError, MemoryError) as error:
             raise ValueError(f"{path} is no whole safetensors file: {error}") from None
-        if about.pop("gpusim_rl", "") != f"demonstrations {FORMAT}":
+        if description.pop("gpusim_rl", "") != f"demonstrations {FORMAT}":
             raise ValueError(f"{path} holds no demonstrations: play.py mode=record writes them")
-        return cls(packed_record(tensors, path), about)
+        return cls(packed_record(tensors, path), description)
 
     def write_rows(self, record: Record, rows: int, worlds: Tensor) -> None:
         """Fill the first rows of a ring (R, B, …), as if its worlds had done these steps. In place.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpusim_rl.core.files import Plain, write_whole
 
-LONGEST = 1 << 20  # characters of a row
+LONGEST_ROW = 1 << 20  # characters of a row
 
 
 def parse(line: str) -> Plain | None:
@@ -58,13 +58,13 @@ class Rows:
             return []
         rows = []
         with open(self.path, encoding="utf-8", errors="replace") as file:
-            while (line := file.readline(LONGEST)).endswith("\n"):
+            while (line := file.readline(LONGEST_ROW)).endswith("\n"):
                 row = parse(line)
                 if row is None:
                     self.damaged += 1
                 else:
                     rows.append(row)
-        self.damaged += len(line) == LONGEST
+        self.damaged += len(line) == LONGEST_ROW
         return rows
 
     def rewind(self, iteration: int) -> list[Plain]:

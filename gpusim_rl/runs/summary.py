@@ -14,8 +14,8 @@ from gpusim_rl.core.metrics import labels
 from gpusim_rl.runs.run import Run
 
 MAX_NAMES = 200  # columns of metrics that are kept
-LARGEST = 1 << 28  # bytes of metrics.jsonl
-LONGEST = 2000  # characters of a word
+LARGEST_METRICS_BYTES = 1 << 28  # bytes of metrics.jsonl
+LONGEST_WORD = 2000  # characters of a word
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def summarize(path: Path) -> Summary:
     """
     run = Run.open(path)
     metrics = path / "metrics.jsonl"
-    if metrics.is_file() and metrics.stat().st_size > LARGEST:
-        raise ValueError(f"{metrics} is larger than {LARGEST} bytes")
+    if metrics.is_file() and metrics.stat().st_size > LARGEST_METRICS_BYTES:
+        raise ValueError(f"{metrics} is larger than {LARGEST_METRICS_BYTES} bytes")
     versions = read_json(path / "versions.json")
     diff = versions.pop("diff", "")
     scores = {str(key): number(x) for key, x in read_json(path / "eval.json").items()}
@@ -103,7 +103,7 @@ def summarize(path: Path) -> Summary:
 
 def word(value: object) -> str:
     """A value as text of bounded length."""
-    return str(value)[:LONGEST]
+    return str(value)[:LONGEST_WORD]
 
 
 def read_json(file: Path) -> Plain:

@@ -54,8 +54,8 @@ class Alias:
             return None
         self.text = text
         try:
-            about = read_map(text)
-            name, key = str(about["file"]), str(about["sha256"])
+            description = read_map(text)
+            name, key = str(description["file"]), str(description["sha256"])
         except (ValueError, LookupError):
             raise ValueError(f"{self.path} is not the file of an alias") from None
         folder = self.path.parent.resolve()

@@ -14,7 +14,7 @@ from gpusim_rl.deploy.runtime import Array, Policy, Readings
 from gpusim_rl.serve.registry import interface
 
 DIGITS = 12  # of a digest, as answers and pages show it
-LARGEST = 1 << 30  # bytes of the memory of all sessions
+LARGEST_MEMORY_BYTES = 1 << 30  # bytes of the memory of all sessions
 Rows = int | Array  # of a session: one, or (n,) numbers of the rows of n robots
 
 
@@ -41,19 +41,19 @@ class Version:
             check_operators(path)
         self.policy = policy = Policy(path)
         self.digest = digest(policy.data)
-        self.name, about = self.digest[:DIGITS], policy.about
+        self.name, description = self.digest[:DIGITS], policy.description
         command = policy.command or {}
         self.widths = policy.needs | ({"command": len(command["names"])} if command else {})
         self.interface = interface(policy)
-        self.network = {x["name"] for x in about["memory"] if x.get("of") == "actor"}
+        self.network = {x["name"] for x in description["memory"] if x.get("of") == "actor"}
 
     def metadata(self) -> dict[str, object]:
         """What a client has to know: the first message of a session."""
-        policy, about = self.policy, self.policy.about
+        policy, description = self.policy, self.policy.description
         return {
             "version": self.name,
-            "task": about["task"],
-            "robot": about["robot"],
+            "task": description["task"],
+            "robot": description["robot"],
             "dt": policy.dt,
             "readings": policy.needs,
             "reads": policy.reads,
@@ -70,9 +70,10 @@ class Pool:
 
     def __init__(self, version: Version, size: int):
         one = sum(x.nbytes for x in version.policy.start.values())
-        if one * size > LARGEST:
+        if one * size > LARGEST_MEMORY_BYTES:
             raise ValueError(
-                f"serve.sessions={size}: each remembers {one} bytes, of at most {LARGEST} together"
+                f"serve.sessions={size}: each remembers {one} bytes, of at most "
+                f"{LARGEST_MEMORY_BYTES} together"
             )
         self.version, self.size = version, size
         self.free = [*range(size)]

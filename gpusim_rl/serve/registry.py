@@ -183,11 +183,11 @@ class Registry:
             if not self.rows("select version from version where name=? and digest=?", name, key):
                 last = "select coalesce(max(version), 0) n from version where name=?"
                 parts = json.dumps([*interface(policy).values()], sort_keys=True)
-                about = {"digest": key, "bytes": len(data)}
-                about |= {"interface": hashlib.sha256(parts.encode()).hexdigest()}
-                about |= {"lineage": json.dumps(lineage), "note": note}
+                metadata = {"digest": key, "bytes": len(data)}
+                metadata |= {"interface": hashlib.sha256(parts.encode()).hexdigest()}
+                metadata |= {"lineage": json.dumps(lineage), "note": note}
                 number = self.rows(last, name)[0]["n"] + 1
-                self.insert("version", name=name, version=number, **about)
+                self.insert("version", name=name, version=number, **metadata)
             self.db.execute("update version set removed=null where digest=?", (key,))
             if not self.is_whole(key):
                 write_whole(self.file(key), data)
@@ -234,9 +234,9 @@ class Registry:
 
     def record_judgement(self, key: str, verdict: Row, settings: str) -> int:
         """Record the verdict of a gate that the caller ran itself with settings of a hash."""
-        about = {"verdict": verdict["verdict"], "settings": settings}
+        metadata = {"verdict": verdict["verdict"], "settings": settings}
         with self.transaction():
-            return self.insert("judgement", digest=key, report=json.dumps(verdict), **about)
+            return self.insert("judgement", digest=key, report=json.dumps(verdict), **metadata)
 
     def judgement(self, key: str) -> Row | None:
         """The last judgement of a digest; None if it was never judged here."""
@@ -246,8 +246,8 @@ class Registry:
     def record_comparison(self, a: str, b: str, report: Row, settings: str) -> int:
         """Record what an A/B comparison of two digests says."""
         with self.transaction():
-            about = {"settings": settings, "report": json.dumps(report)}
-            return self.insert("comparison", a=a, b=b, **about)
+            metadata = {"settings": settings, "report": json.dumps(report)}
+            return self.insert("comparison", a=a, b=b, **metadata)
 
     def comparison(self, a: str, b: str, settings: str) -> Row | None:
         """The last comparison of two digests with these settings; None if there is none."""
@@ -291,8 +291,8 @@ class Registry:
                 evidence |= {"changed": verdict["changed"]} if verdict["changed"] else {}
             if before and before["version"] == row["version"]:
                 raise ValueError(f"{alias} of {name} is version {row['version']} already")
-            about = {"action": "promote", "why": why, "evidence": json.dumps(evidence or {})}
-            self.insert("event", name=name, alias=alias, version=row["version"], **about)
+            metadata = {"action": "promote", "why": why, "evidence": json.dumps(evidence or {})}
+            self.insert("event", name=name, alias=alias, version=row["version"], **metadata)
         self.write_aliases()
         return row
 
@@ -323,8 +323,8 @@ class Registry:
             row = self.version(name, trail[-2])
             self.path(name, trail[-2])
             why = why or f"instead of version {trail[-1]}"
-            about = {"action": "rollback", "why": why, "evidence": "{}"}
-            self.insert("event", name=name, alias=alias, version=trail[-2], **about)
+            metadata = {"action": "rollback", "why": why, "evidence": "{}"}
+            self.insert("event", name=name, alias=alias, version=trail[-2], **metadata)
         self.write_aliases()
         return row
 
@@ -400,12 +400,12 @@ class Registry:
     def export(self, name: str, which: int | str, out: Path) -> None:
         """Write a version, and what is known of it, as one file (ZIP)."""
         path, row = self.path(name, which), self.version(name, which)
-        about = {key: row[key] for key in ("name", "version", "digest", "at", "by", "note")}
-        about |= {"lineage": row["lineage"], "judgement": self.judgement(row["digest"])}
+        metadata = {key: row[key] for key in ("name", "version", "digest", "at", "by", "note")}
+        metadata |= {"lineage": row["lineage"], "judgement": self.judgement(row["digest"])}
         memory = io.BytesIO()
         with zipfile.ZipFile(memory, "w", zipfile.ZIP_DEFLATED) as file:
             file.writestr(POLICY, path.read_bytes())
-            file.writestr(ABOUT, json.dumps(about, indent=1))
+            file.writestr(ABOUT, json.dumps(metadata, indent=1))
         write_whole(out, memory.getvalue())
 
     def list(self, name: str | None = None) -> list[Row]:
@@ -433,10 +433,10 @@ def read_exported(file: Path, largest: int) -> tuple[bytes, Row]:
     """The policy in the file of a version, and what is said of it; ValueError if it is none."""
     try:
         with zipfile.ZipFile(io.BytesIO(read_whole(file, largest))) as whole:
-            policy, about = whole.getinfo(POLICY), whole.getinfo(ABOUT)
-            if policy.file_size > largest or about.file_size > LARGEST:
+            policy, metadata = whole.getinfo(POLICY), whole.getinfo(ABOUT)
+            if policy.file_size > largest or metadata.file_size > LARGEST:
                 raise ValueError("too large")
-            data, text = whole.read(policy), read_map(whole.read(about))
+            data, text = whole.read(policy), read_map(whole.read(metadata))
         return data, {
             "name": str(text["name"]),
             "note": str(text["note"]),
@@ -467,7 +467,7 @@ def interface(policy: "Policy") -> Row:
     """
     command, targets = policy.command or {}, policy.outputs
     return {
-        "robot": policy.about["robot"],
+        "robot": policy.metadata["robot"],
         "dt": policy.dt,
         "readings": policy.needs,
         "order of readings": policy.reads,

@@ -32,9 +32,9 @@ TEMPLATE = Path(__file__).with_name("registry.html")
 LOOPBACK, LAST_PORT = "127.0.0.1", 65535
 # -P: no module comes from the working directory
 PROGRAM = ("-P", "-m", "gpusim_rl.registry")
-LARGEST = 1 << 26  # bytes of a form and its file
+LARGEST_UPLOAD_BYTES = 1 << 26  # bytes of a form and its file
 DRAINED = 1 << 30  # bytes of a larger one that are read, so that a browser shows the answer
-LONGEST = 1000  # characters of a field
+LONGEST_FIELD = 1000  # characters of a field
 PATIENCE = 30.0  # s for a slow client
 ROW_LIMIT = 100  # versions and events of a policy, the newest
 LINES = 60  # of what a command said
@@ -106,7 +106,7 @@ class PageServer(ThreadingHTTPServer):
             ValueError: the form makes no sense.
             PageError: the command before has not ended.
         """
-        words = words_of(form, self.upload, self.verbs)
+        words = command_line(form, self.upload, self.verbs)
         with self.lock:
             if self.job and self.job.process.poll() is None:
                 raise PageError(HTTPStatus.CONFLICT, "wait until the command before has ended")
@@ -206,11 +206,12 @@ class Handler(BaseHTTPRequestHandler):
         lengths = self.headers.get_all("Content-Length") or []
         if len(lengths) != 1 or not re.fullmatch(r"\d{1,15}", lengths[0]):
             raise PageError(HTTPStatus.LENGTH_REQUIRED, "the length of the form is missing")
-        if (length := int(lengths[0])) > LARGEST:
+        if (length := int(lengths[0])) > LARGEST_UPLOAD_BYTES:
             for _ in range(min(length, DRAINED) >> 16):
                 if not self.rfile.read(1 << 16):
                     break
-            line = f"a form with its file has at most {LARGEST >> 20} MiB: use the command line"
+            most = f"{LARGEST_UPLOAD_BYTES >> 20} MiB"
+            line = f"a form with its file has at most {most}: use the command line"
             raise PageError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, line)
         if len(data := self.rfile.read(length)) < length:
             raise PageError(HTTPStatus.BAD_REQUEST, "the form is not whole")
@@ -228,8 +229,8 @@ class Handler(BaseHTTPRequestHandler):
             raise PageError(HTTPStatus.INTERNAL_SERVER_ERROR, errors.reason(error)) from None
         here = f"/?{urlencode(where | {'name': words['name']})}"
         links = {name: f"/?{urlencode(where | {'name': name})}" for name in words["names"]}
-        about = {"folder": self.server.folder, "here": here, "links": links}
-        return render(TEMPLATE, job=job, message=errors.printable(message), **about, **words)
+        context = {"folder": self.server.folder, "here": here, "links": links}
+        return render(TEMPLATE, job=job, message=errors.printable(message), **context, **words)
 
     def refuse(self, error: PageError) -> None:
         """Answer with a line."""
@@ -247,9 +248,9 @@ class Handler(BaseHTTPRequestHandler):
     def end_headers(self) -> None:
         """Also say what a browser may do with any answer."""
         # without the token's address for other sites
-        about = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
-        about |= {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-        for name, value in about.items():
+        context = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
+        context |= {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+        for name, value in context.items():
             self.send_header(name, value)
         super().end_headers()
 
@@ -301,11 +302,11 @@ def printable(row: Row) -> Row:
     return {key: errors.printable(x) if isinstance(x, str) else x for key, x in row.items()}
 
 
-def words_of(form: Form, file: Path, verbs: Mapping[str, Verb]) -> list[str]:
+def command_line(form: Form, file: Path, verbs: Mapping[str, Verb]) -> list[str]:
     """The command line of a form, without the registry; ValueError if the form is none of ours."""
     fields = {key: x.decode(errors="replace").strip() for key, x in form.items() if key != "file"}
-    if (long := max(fields.values(), key=len, default="")) and len(long) > LONGEST:
-        raise ValueError(f"{long[:20]}… is too long: expected at most {LONGEST} characters")
+    if (long := max(fields.values(), key=len, default="")) and len(long) > LONGEST_FIELD:
+        raise ValueError(f"{long[:20]}… is too long: expected at most {LONGEST_FIELD} characters")
     verbs = {name: verb for name, verb in verbs.items() if verb.form is not None}
     if (name := fields.get("verb", "")) not in verbs:
         raise ValueError(f"verb={name}: choose one of {', '.join(verbs)}")

@@ -148,8 +148,12 @@ class Server:
             for step, count in zip(batch, counts, strict=True):
                 at = first if isinstance(step.rows, int) else slice(first, first + count)
                 first += count
-                about = {"actions": targets[at], "fault": faults[at].tolist(), "version": name}
-                answer = pack(about)
+                description = {
+                    "actions": targets[at],
+                    "fault": faults[at].tolist(),
+                    "version": name,
+                }
+                answer = pack(description)
                 if not step.answer.done():  # the server may be ending
                     step.answer.set_result(answer)
             since = np.repeat([step.at for step in batch], counts)
@@ -279,7 +283,7 @@ class Server:
     async def run(self, listener: socket.socket) -> None:
         """Serve until a signal ends it."""
         loop, end = asyncio.get_running_loop(), asyncio.Event()
-        loop.set_exception_handler(lambda _, about: errors.warn(error_line(about)))
+        loop.set_exception_handler(lambda _, description: errors.warn(error_line(description)))
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end.set)
         async with self.listen(listener):
@@ -300,9 +304,9 @@ def robots_of(path: str) -> int | None:
     return int(count)
 
 
-def error_line(about: dict[str, object]) -> str:
+def error_line(description: dict[str, object]) -> str:
     """What the loop says of an error that nobody expected, in a line without its traceback."""
-    return f"warning: {about['message']}: {about.get('exception')!r}"
+    return f"warning: {description['message']}: {description.get('exception')!r}"
 
 
 def read_token(file: str | None, host: str) -> str:
@@ -355,10 +359,10 @@ def run_server(cfg: dict[str, Any]) -> None:
         port = PORT if cfg["port"] is None else cfg["port"]
         listener = open_listener(settings["host"], port)
     host, port = listener.getsockname()[:2]
-    about = server.session_refusal()
+    description = server.session_refusal()
     if version:
-        about = f"version {version.name}, {version.policy.about['task']}"
+        description = f"version {version.name}, {version.policy.description['task']}"
     address = f"ws://{f'[{host}]' if ':' in host else host}:{port}"
-    print(errors.printable(f"serving {address} (Ctrl-C ends it): {about}"), flush=True)
+    print(errors.printable(f"serving {address} (Ctrl-C ends it): {description}"), flush=True)
     asyncio.run(server.run(listener))
     print(f"ended: {address} is closed", flush=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpusim_rl.core.files import read_whole, write_whole
 
-LARGEST = 1 << 20  # bytes of a network's file
+LARGEST_NETWORK_BYTES = 1 << 20  # bytes of a network's file
 WIDEST, DEEPEST, FARTHEST = 256, 8, 1000  # units of a layer, layers, samples into the past
 KEY = "gpusim_rl"  # of the metadata
 
@@ -132,14 +132,14 @@ def load(path: Path) -> Net:
     """
     if not path.is_file():
         raise FileNotFoundError(f"robot.actuator.file={path}: no such file")
-    data = read_whole(path, LARGEST)
+    data = read_whole(path, LARGEST_NETWORK_BYTES)
     try:
-        about = json.loads(
+        description = json.loads(
             json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"][KEY]
         )
-        if about.pop("format") != 1:
+        if description.pop("format") != 1:
             raise ValueError("of another format")
-        inputs = Inputs(**about | {"offsets": tuple(about["offsets"])})
+        inputs = Inputs(**description | {"offsets": tuple(description["offsets"])})
         return Net(inputs, checked(from_bytes(data), 2 * len(inputs.offsets)))
     except (
         SafetensorError,

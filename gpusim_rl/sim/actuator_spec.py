@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # loaded where there is a model, so that a mistake in a key i
 KINDS = ("position", "pd", "dc", "net")
 GAINS = ("kp", "kd", "strength")  # of `sim.actuated.ActuatedSim`, with a value per world
 DELAY = "delay"  # [s], likewise, (B, 1)
-LONGEST = Range(0, 1, below=True, null=True)  # s
+DELAY_RANGE_S = Range(0, 1, below=True, null=True)  # s
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -29,7 +29,7 @@ class Actuator:
 
     kind: str = word(*KINDS)  # the engine's own servo, or a torque computed at each timestep
     # s between a target and its effect: a number, or the least and the most, drawn for each world
-    delay: Any = number(LONGEST, None)
+    delay: Any = number(DELAY_RANGE_S, None)
     stall: Any = number(OF_JOINTS, None)  # N m, dc: torque at speed 0; the servo's force range
     no_load: Any = number(OF_JOINTS, None)  # rad/s, dc: speed at torque 0
     file: str | None = None  # net: a file that gpusim_rl.fit_actuator wrote
@@ -111,7 +111,7 @@ class Actuator:
             )
         return np.tile(value, nu // len(value))
 
-    def about(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """The facts of the actuators in an exported policy, which was trained with them.
 
         Its robot does not have to imitate them.

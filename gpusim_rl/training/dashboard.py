@@ -22,9 +22,9 @@ from gpusim_rl.training.bottleneck import cluster_verdict, pages_read, verdict
 FIRST = "the first iteration, which compiles what is new"
 BARS = " ▁▂▃▄▅▆▇█"
 LINES = 20  # that were said last, and are said anew when the terminal has another size
-LONGEST = 100  # characters of a curve, and of the bar
+WIDEST_CURVE = 100  # characters of a curve, and of the bar
 GAPS = (2, 8)  # least and largest number of spaces between two groups
-SHORTEST = 4  # characters of a name, in a narrow terminal
+SHORTEST_NAME = 4  # characters of a name, in a narrow terminal
 Row = dict[str, float]
 
 
@@ -170,7 +170,7 @@ class Table:
         i, last = int(self.row["iteration"]), self.board.iterations
         begin = f"iteration {i:,} / {last:,} "
         end = f" {clock(self.row['time_s'])}, {clock(self.left)} left"
-        bar = max(0, min(LONGEST, width - len(begin) - len(end)))
+        bar = max(0, min(WIDEST_CURVE, width - len(begin) - len(end)))
         full = round(bar * min(i / max(last, 1), 1.0))
         done, rest = ("━" * full, "green"), ("─" * (bar - full), "dim")
         return [Text(self.board.title, "bold"), Text.assemble(begin, done, rest, end)]
@@ -200,7 +200,7 @@ class Table:
         parts = {k[6:]: v for k, v in row.items() if k.startswith("share/")}
         if len(bound) > width:  # its last part tells how many cores are busy
             bound = bound.rpartition(",")[0]
-        space = max(0, min(LONGEST, width - 20))
+        space = max(0, min(WIDEST_CURVE, width - 20))
         return [
             Text.assemble(
                 f"{'return':9}{row['return']:10.2f} ", (curve(curves["return"], space), "cyan")
@@ -228,7 +228,7 @@ def side_by_side(columns: Sequence[Column], width: int, rows: int) -> list[Text]
         for column, size in zip(columns, right, strict=True)
     ]
     between = max(1, len(columns) - 1)
-    while sum(left) + sum(right) + GAPS[0] * between > width and max(left) > SHORTEST:
+    while sum(left) + sum(right) + GAPS[0] * between > width and max(left) > SHORTEST_NAME:
         left[left.index(max(left))] -= 1
     gap = " " * max(GAPS[0], min(GAPS[1], (width - sum(left) - sum(right)) // between))
     lines = [Text() for _ in range(1 + max(len(column.cells) for column in columns))]

@@ -254,10 +254,10 @@ class Training:
         i, state = self.iteration.iterations, self.iteration.state()
 
         def write(success: float | None, evaluated: bool = True) -> None:
-            about = metadata if success is None else metadata | {"success": str(success)}
+            report_metadata = metadata if success is None else metadata | {"success": str(success)}
             if self.group.rank == 0:
                 of = success if evaluated else None
-                self.checkpoint_writer.save(i, state, about, success=of)
+                self.checkpoint_writer.save(i, state, report_metadata, success=of)
 
         return write
 
@@ -413,11 +413,13 @@ def describe_failure(env: Env, row: Tensor, iteration: int) -> tuple[str, Plain,
 def write_failure_report(run: Run, cfg: Plain, report: Plain, tensors: dict[str, Tensor]) -> str:
     """Write report.json and repro.safetensors. Returns what to tell the user about them."""
     portable = run.portable(cfg)
-    about = report | {key: portable[key] for key in ("task", "robot", "terrain", "task_code")}
+    report_metadata = report | {
+        key: portable[key] for key in ("task", "robot", "terrain", "task_code")
+    }
     path = run.path / "repro.safetensors"
     try:
         run.json("report.json", report)
-        write_whole(path, to_bytes(tensors, metadata={"gpusim_rl": json.dumps(about)}))
+        write_whole(path, to_bytes(tensors, metadata={"gpusim_rl": json.dumps(report_metadata)}))
     except OSError as error:
         return f"the report cannot be written: {error.strerror}"
     code = f" {TASK_CODE}" if cfg["task_code"] else ""

@@ -73,7 +73,7 @@ class Machine:
         # as a training fails, an error of this file would hide the training's own
         with suppress(Exception):
             self.run.check_lock()
-            write_whole(self.run.path / FILE, text(row, self.labels).encode())
+            write_whole(self.run.path / FILE, prometheus_text(row, self.labels).encode())
 
 
 def gpu_readings(device: torch.device) -> dict[str, Callable[[], float]]:
@@ -97,7 +97,9 @@ def gpu_readings(device: torch.device) -> dict[str, Callable[[], float]]:
 
 
 # Why: docs/decisions/metrics.md
-def text(row: Plain, labels: dict[str, str], source: str = "metrics.jsonl of a training") -> str:
+def prometheus_text(
+    row: Plain, labels: dict[str, str], source: str = "metrics.jsonl of a training"
+) -> str:
     """A row of metrics in Prometheus' text format.
 
     A key such as `reward/up` is `gpusim_reward{name="up"}`; all metrics are gauges.

@@ -21,9 +21,9 @@ from gpusim_rl.assembly.earlier_runs import Maker
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.assembly.learners import world_multiple
 from gpusim_rl.config.device_overrides import choose_device_overrides
+from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.config.recipe import describe_recipe
 from gpusim_rl.config.sections import Config
-from gpusim_rl.config.trees import flatten
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.graphs import WARM_UP

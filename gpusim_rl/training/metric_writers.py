@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from gpusim_rl.config.trees import leaves
+from gpusim_rl.config.nested_dict import leaves
 from gpusim_rl.core.errors import printable, reason, warn
 from gpusim_rl.core.files import Plain, digest
 from gpusim_rl.core.metrics import Metric, public_name
@@ -28,7 +28,11 @@ HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the n
 PATIENCE = 20.0  # s, for the first answer from W&B
 LAST = "300"  # s, for the last: without a network W&B would try for hours
 EVERY = 1.0  # s between two messages to MLflow
-MOST_METRICS, MOST_PARAMETERS, LONGEST = 1000, 100, 6000  # of a message to MLflow; letters of one
+MOST_METRICS, MOST_PARAMETERS, LONGEST_PARAMETER = (
+    1000,
+    100,
+    6000,
+)  # of a message to MLflow; letters of one
 NOT_IN_NAMES = re.compile(r"[^\w\-. /:]")  # of MLflow's metrics and parameters
 PICTURES = 120  # of a film in TensorBoard at most
 HALF = "fps=10,scale=iw/2:-2"  # for ffmpeg: ten pictures per second, of half the size
@@ -135,18 +139,18 @@ class WandB:
             os.environ.setdefault("WANDB_MODE", "offline")
         os.environ.setdefault("WANDB_FINISH_TIMEOUT", LAST)
         os.environ.setdefault("WANDB_FINISH_TIMEOUT_RAISES", "true")
-        about: Plain = {"project": log["project"], "name": logged.name}
-        about |= {"group": log["group"], "tags": log["tags"], "dir": logged.path}
-        about["config"] = logged.config
-        about["settings"] = wandb.Settings(silent=True, init_timeout=PATIENCE)
+        options: Plain = {"project": log["project"], "name": logged.name}
+        options |= {"group": log["group"], "tags": log["tags"], "dir": logged.path}
+        options["config"] = logged.config
+        options["settings"] = wandb.Settings(silent=True, init_timeout=PATIENCE)
         failed = "W&B is offline; "
         try:
             with waiting("waiting for W&B"):
-                self.run = wandb.init(**about)
+                self.run = wandb.init(**options)
         except wandb.Error as error:  # no network, or a key that it does not know
             why, _, _ = str(error).partition("\n")
             failed = f"W&B cannot be used: {printable(why[:200])}; "
-            self.run = wandb.init(**about, mode="offline")
+            self.run = wandb.init(**options, mode="offline")
         self.run.define_metric("*", step_metric="iteration")  # W&B's own step cannot go back
         self.task, self.step, self.finished = logged.config["task"]["name"], 0, False
         self.registry = None if self.run.offline else log["registry"]
@@ -293,7 +297,7 @@ class MLflow:
         )
         run = self.client.create_run(at, tags=tags, run_name=logged.name).info.run_id
         values = [
-            Param(NOT_IN_NAMES.sub("_", key), str(x)[:LONGEST])
+            Param(NOT_IN_NAMES.sub("_", key), str(x)[:LONGEST_PARAMETER])
             for key, x in leaves(logged.config).items()
         ]
         for i in range(0, len(values), MOST_PARAMETERS):

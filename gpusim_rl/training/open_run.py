@@ -11,8 +11,8 @@ from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.assembly.learners import ACTOR
 from gpusim_rl.assembly.models import keep_models
 from gpusim_rl.config import resume
+from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.config.sections import Config
-from gpusim_rl.config.trees import flatten
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
 from gpusim_rl.core.states import copy_state, layout
@@ -97,14 +97,14 @@ def join_networks(
     Its actor is among them, whether it fits or not. The line says what was taken.
     """
     learned = copy_state(iteration.learned())
-    ours = {name: x for name, x in learned.items() if name.startswith("policy/")}
-    fit = {name for name, _ in layout(ours).items() & layout(weights).items()}
+    policy_tensors = {name: x for name, x in learned.items() if name.startswith("policy/")}
+    fit = {name for name, _ in layout(policy_tensors).items() & layout(weights).items()}
     fit |= {name for name in weights if name.startswith(ACTOR)}
     taken, new = (
         ", ".join(sorted({name.removeprefix("policy/").split(".")[0] for name in names}))
-        for names in (fit, ours.keys() - fit)
+        for names in (fit, policy_tensors.keys() - fit)
     )
-    joined = ours | {name: weights[name] for name in fit}
+    joined = policy_tensors | {name: weights[name] for name in fit}
     return joined, f"start={path}: it gives {taken}; {new} begin anew"
 
 

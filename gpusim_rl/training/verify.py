@@ -29,14 +29,14 @@ from gpusim_rl.training.open_run import START
 MAX_NAMES = 5  # of tensors in a message
 
 
-def main(words: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Train again, compare, and print what differs."""
-    show_usage(words, __doc__)
+    show_usage(arguments, __doc__)
     expected = "a run directory, and perhaps a number of iterations"
     with errors.one_line_errors():
-        (path, *limit), values = parse(words, ("task_code",), expected, most=2)
+        (path, *limit), values = parse(arguments, ("task_code",), expected, most=2)
         if values.get("task_code", "here") != "here" or not all(map(str.isdecimal, limit)):
-            raise ValueError(f"{' '.join(words)}: expected {expected}")
+            raise ValueError(f"{' '.join(arguments)}: expected {expected}")
         run = Run.open(Path(path))
         cfg = resume.load_config(run, values.get("task_code"))
         hashes = read_hashes(run)

@@ -19,7 +19,7 @@ FASTEST = 30.0  # m/s; a robot that is faster has begun again somewhere else
 ALLOWED = 0.25  # m/s by which the speed may miss the command, as in an evaluation
 SHADE = 0.35  # share of a picture's light that is left under the bar
 WHITE, ORANGE = (255, 255, 255), (255, 178, 64)
-LONGEST = 24  # characters of a name or unit, which may come from a stranger's file
+LONGEST_NAME = 24  # characters of a name or unit, which may come from a stranger's file
 
 
 class Caption:
@@ -28,7 +28,7 @@ class Caption:
     Args:
         model: a mujoco.MjModel. The speed is that of the robot's base, or of its first body that
             moves, unless that can only turn.
-        about: what a policy's description says of its command; None if it has none.
+        description: what a policy's description says of its command; None if it has none.
         command: gives it at a time [s].
     """
 
@@ -37,7 +37,7 @@ class Caption:
     def __init__(
         self,
         model: "MjModel",
-        about: Description | None = None,
+        description: Description | None = None,
         command: Callable[[float], np.ndarray] | None = None,
     ):
         import mujoco
@@ -46,16 +46,16 @@ class Caption:
         first = robot_joint(model)
         travels = first is not None and mujoco.mjtJoint(int(model.jnt_type[first])) in kinds
         self.body = int(model.jnt_bodyid[first]) if travels else None
-        self.command, self.names = command, self.named(about or {"names": ()})
-        self.columns = plain_columns(about or {"names": ()})
+        self.command, self.names = command, self.named(description or {"names": ()})
+        self.columns = plain_columns(description or {"names": ()})
         self.places: deque[tuple[float, np.ndarray]] = deque()  # time [s] and position [m], of late
 
     @staticmethod
-    def named(about: Description) -> list[tuple[str, ...]]:
+    def named(description: Description) -> list[tuple[str, ...]]:
         """Name and unit of each number that is shown, which those of a rotation are not."""
-        pairs = list(zip(about["names"], about.get("units", ()), strict=False))
-        pairs = [pairs[i] for i in plain_columns(about) if i < len(pairs)]
-        return [tuple(printable(str(x))[:LONGEST] for x in pair) for pair in pairs]
+        pairs = list(zip(description["names"], description.get("units", ()), strict=False))
+        pairs = [pairs[i] for i in plain_columns(description) if i < len(pairs)]
+        return [tuple(printable(str(x))[:LONGEST_NAME] for x in pair) for pair in pairs]
 
     def text(self, t: float, position: np.ndarray | None) -> str:
         """The text at a time [s], of a robot at a position (3,) [m]; None if there are several."""

@@ -104,9 +104,9 @@ def open_video(path: Path, rate: float) -> Iterator[Any]:
     # else ffmpeg would print some lines to the terminal
     import imageio
 
-    how: dict[str, Any] = dict(fps=rate, macro_block_size=2, ffmpeg_log_level="quiet")
+    options: dict[str, Any] = dict(fps=rate, macro_block_size=2, ffmpeg_log_level="quiet")
     try:
-        with imageio.get_writer(part, **how) as video:
+        with imageio.get_writer(part, **options) as video:
             yield video
         check_room(path)  # ffmpeg does not tell of a full disk, and may leave half a film
         part.replace(path)
@@ -133,12 +133,12 @@ class Gif:
         from PIL import Image
 
         few = self.pictures[:: max(1, len(self.pictures) // 8)]
-        how: dict[str, Any] = dict(dither=Image.Dither.NONE)
-        palette = Image.fromarray(np.vstack(few)).quantize(COLORS, kmeans=1, **how)
-        frames = [Image.fromarray(x).quantize(palette=palette, **how) for x in self.pictures]
+        options: dict[str, Any] = dict(dither=Image.Dither.NONE)
+        palette = Image.fromarray(np.vstack(few)).quantize(COLORS, kmeans=1, **options)
+        frames = [Image.fromarray(x).quantize(palette=palette, **options) for x in self.pictures]
         data = io.BytesIO()
-        how = dict(save_all=True, append_images=frames[1:], loop=0, duration=duration)
-        frames[0].save(data, "GIF", **how)
+        options = dict(save_all=True, append_images=frames[1:], loop=0, duration=duration)
+        frames[0].save(data, "GIF", **options)
         return data.getvalue()
 
 

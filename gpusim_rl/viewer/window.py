@@ -93,9 +93,9 @@ def view(model: "MjModel", frames: Frames, keys: Keys | None = None, rollout: An
 
     check_window()
     data = mujoco.MjData(model)
-    how: dict[str, Any] = {"key_callback": keys.press} if keys else {}
-    how |= dict(show_left_ui=False, show_right_ui=False)  # nothing that is set there would last
-    with mujoco.viewer.launch_passive(model, data, **how) as window:
+    options: dict[str, Any] = {"key_callback": keys.press} if keys else {}
+    options |= dict(show_left_ui=False, show_right_ui=False)  # nothing that is set there would last
+    with mujoco.viewer.launch_passive(model, data, **options) as window:
         mujoco.mj_forward(model, data)
         follow(window, model, data)
         stage, added = make_stage(model, data), window.user_scn
@@ -155,25 +155,25 @@ def draw_command(scene: "MjvScene", rollout: Any, data: "MjData") -> None:
     """Draw the last command as an arrow in a scene, if it is a velocity."""
     if rollout and rollout.command is not None and data.model.njnt:
         reach = whole(data.model, data).distance / 2.5
-        arrow = command_arrow(rollout.about, rollout.command, data, reach)
+        arrow = command_arrow(rollout.description, rollout.command, data, reach)
         if arrow:
             add_arrow(scene, *arrow)
 
 
-def tour(about: Description, seconds: float) -> Command:
+def tour(description: Description, seconds: float) -> Command:
     """The center of the ranges, then 0.8 of the way to each number's ends, equally long each.
 
     A rotation turns from stop to stop: it leans 0.8 of what it may. The center is 0 unless it is
     given.
     """
-    low, high = about["trained"]["low"], about["trained"]["high"]
-    center = np.array(about.get("center") or np.zeros(len(low)))
+    low, high = description["trained"]["low"], description["trained"]["high"]
+    center = np.array(description.get("center") or np.zeros(len(low)))
     ends = [
         center + 0.8 * (end[i] - center[i]) * np.eye(len(low))[i]
-        for i in plain_columns(about)
+        for i in plain_columns(description)
         for end in (high, low)
     ] or [center.copy(), center.copy()]
-    for place, lean, largest_spin in rotations(about):
+    for place, lean, largest_spin in rotations(description):
         spin = min(1.0, 0.8 * largest_spin)
         for i, end in enumerate(ends):
             # Both directions differ from one stop to the next.

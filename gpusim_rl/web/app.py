@@ -65,7 +65,7 @@ class Web:
         ]
         command = cfg["command"] or []
         for panel in self.policies:
-            fixed_command(panel.rollout.about, command)
+            fixed_command(panel.rollout.description, command)
         self.sliders = Sliders(server, self.requests, command, cfg["seconds"])
         worlds = max(panel.rollout.worlds for panel in self.policies)
         self.controls = Controls(server, self.requests, worlds, self.restart, self.push)
@@ -89,7 +89,7 @@ class Web:
         scenes = [panel.scene for panel in self.policies]
         if len(scenes) > 1:
             scenes[1].place(np.array([0.0, 1.6 * sum(scene.reach for scene in scenes)]))
-        self.sliders.rebuild([panel.rollout.about for panel in self.policies])
+        self.sliders.rebuild([panel.rollout.description for panel in self.policies])
         places = np.concatenate([scene.places for scene in scenes])
         width = float(np.ptp(places, axis=0).max()) + 3.0 * max(scene.reach for scene in scenes)
         center = places.mean(0) - places[self.controls.followed or 0]
@@ -149,7 +149,7 @@ class Web:
     def share(self, panel: PolicyPanel, kind: str, client: viser.ClientHandle | None) -> None:
         """Send a page the film or the file that it asked for."""
         touring = self.sliders.touring.value
-        command = None if touring else self.sliders.command(panel.rollout.about, panel.time)
+        command = None if touring else self.sliders.command(panel.rollout.description, panel.time)
         panel.share_file(kind, sender(client), command)
 
     def stop(self) -> None:
@@ -209,7 +209,7 @@ class Web:
             if panel.time > before + 1e-9:
                 continue
             try:
-                panel.step(self.sliders.command(panel.rollout.about, panel.time))
+                panel.step(self.sliders.command(panel.rollout.description, panel.time))
             except ValueError as error:  # of a stranger's file
                 panel.say(str(error))
                 panel.rollout.restart()
@@ -223,7 +223,7 @@ class Web:
         """Draw all robots."""
         followed, first = self.controls.followed, self.policies[0].scene
         for panel in self.policies:
-            command = self.sliders.command(panel.rollout.about, panel.time)
+            command = self.sliders.command(panel.rollout.description, panel.time)
             panel.scene.draw(min(followed or 0, panel.rollout.worlds - 1), command)
         first.follow(None if followed is None else min(followed, len(first.places) - 1))
         for panel in self.policies[1:]:
@@ -233,7 +233,7 @@ class Web:
         """Write times and poses, and draw the plots."""
         state = "paused" if self.controls.paused else f"{self.pace.rate():.2f} × real time"
         self.controls.state.value = f"{self.time:.2f} s, {state}"
-        about = self.policies[0].rollout.about
-        self.sliders.follow(about, self.sliders.command(about, self.time))
+        description = self.policies[0].rollout.description
+        self.sliders.follow(description, self.sliders.command(description, self.time))
         for panel in self.policies:
             panel.show_numbers(self.controls.followed or 0)

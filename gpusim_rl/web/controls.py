@@ -23,7 +23,7 @@ SPEEDS = {"1": 1.0, "1/2": 0.5, "1/4": 0.25, "1/10": 0.1}  # × real time
 DIRECTIONS = {"+x": (1, 0), "-x": (-1, 0), "+y": (0, 1), "-y": (0, -1)}
 TURNS = ("turn", "lean", "lean towards")  # [rad], instead of the four numbers of a rotation
 PLOTTED = 150  # points of a plot
-LONGEST = 48  # characters of a name
+LONGEST_NAME = 48  # characters of a name
 SLIDERS = 40  # at most
 LAST = 1e6  # order of a control below the others
 COLORS = "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf".split()
@@ -33,7 +33,7 @@ Request = Callable[[], None]
 Requests = SimpleQueue[Request]
 
 
-def short(text: str, length: int = LONGEST) -> str:
+def short(text: str, length: int = LONGEST_NAME) -> str:
     """A text of a stranger's file as the page shows it: a line of at most `length` characters."""
     text = printable(" ".join(text[:10000].split()))
     return text if len(text) <= length else f"{text[: length - 1]}…"
@@ -67,8 +67,11 @@ class Controls:
             direction = gui.add_button_group("direction", tuple(DIRECTIONS))
         with gui.add_folder("Camera", order=LAST):
             self.follow = gui.add_checkbox("follow", True)
-            first, how = central_world(worlds), {"visible": worlds > 1, "hint": "that is followed"}
-            self.robot = gui.add_slider("robot", 0, max(1, worlds - 1), 1, first, **how)
+            first, options = (
+                central_world(worlds),
+                {"visible": worlds > 1, "hint": "that is followed"},
+            )
+            self.robot = gui.add_slider("robot", 0, max(1, worlds - 1), 1, first, **options)
         self.pause.on_click(lambda _: requests.put(self.toggle))
         others.on_click(
             lambda event: requests.put(restart if event.target.value == "reset" else self.step_once)
@@ -134,15 +137,15 @@ class Sliders:
         self.sliders: dict[str, viser.GuiSliderHandle] = {}
         self.places: dict[str, float] = {}  # where the tour has put sliders
 
-    def rebuild(self, abouts: Sequence[Description]) -> None:
+    def rebuild(self, descriptions: Sequence[Description]) -> None:
         """Have a slider for each number that one of the policies follows."""
         for slider in self.sliders.values():
             slider.remove()
         self.sliders, self.places = {}, {}
         union: dict[str, Number] = {}
-        for about in abouts:
-            for i, x in enumerate(numbers(about)):
-                if len(self.fixed) > i and not rotations(about):
+        for description in descriptions:
+            for i, x in enumerate(numbers(description)):
+                if len(self.fixed) > i and not rotations(description):
                     x = x._replace(first=float(np.clip(self.fixed[i], x.low, x.high)))
                 before = union.get(x.name, x)
                 low, high = min(x.low, before.low), max(x.high, before.high)
@@ -169,7 +172,7 @@ class Sliders:
         if self.touring.value:
             self.touring.value = False
 
-    def follow(self, about: Description, command: np.ndarray | None) -> None:
+    def follow(self, description: Description, command: np.ndarray | None) -> None:
         """Set the sliders to a command (n,) of the tour.
 
         Nothing changes without a tour, or if a page has moved a slider since.
@@ -177,10 +180,10 @@ class Sliders:
         moved = any(self.sliders[name].value != x for name, x in self.places.items())
         if command is None or moved or not self.touring.value:
             return
-        for columns, parts in by_columns(about):
+        for columns, parts in by_columns(description):
             values = [float(command[columns.start])]
             if len(parts) > 1:
-                center = np.array(about["center"][columns], float)
+                center = np.array(description["center"][columns], float)
                 values = list(angles(center, command[columns]))
             for x, value in zip(parts, values, strict=True):
                 slider = self.sliders.get(x.name)
@@ -189,19 +192,19 @@ class Sliders:
                     number = min(max(number, slider.min), slider.max)
                     slider.value = self.places[x.name] = float(f"{number:.6g}")
 
-    def command(self, about: Description, t: float) -> np.ndarray | None:
+    def command(self, description: Description, t: float) -> np.ndarray | None:
         """(n,) the command of a policy at a time [s]; None if it follows none."""
-        if not about:
+        if not description:
             return None
         if self.touring.value:
-            return tour(about, self.seconds)(t % self.seconds)
-        if len(self.fixed) == len(about["names"]):
+            return tour(description, self.seconds)(t % self.seconds)
+        if len(self.fixed) == len(description["names"]):
             return self.fixed
-        command = np.zeros(len(about["names"]))
-        for columns, parts in by_columns(about):
+        command = np.zeros(len(description["names"]))
+        for columns, parts in by_columns(description):
             values = [self.value(x) for x in parts]
             if len(parts) > 1:
-                center = np.array(about["center"][columns], float)
+                center = np.array(description["center"][columns], float)
                 values = leaning(center, *values).tolist()
             command[columns] = values
         return command
@@ -212,22 +215,22 @@ class Sliders:
         return float(np.clip(slider.value if slider else x.first, x.low, x.high))
 
 
-def numbers(about: Description) -> list[Number]:
+def numbers(description: Description) -> list[Number]:
     """The numbers of a command that have a slider, in the order of its columns."""
-    return [x for _, parts in by_columns(about) for x in parts] if about else []
+    return [x for _, parts in by_columns(description) for x in parts] if description else []
 
 
-def by_columns(about: Description) -> list[tuple[slice, list[Number]]]:
+def by_columns(description: Description) -> list[tuple[slice, list[Number]]]:
     """Columns of a command with their numbers: one of a column, or the TURNS of a rotation."""
-    low, high = about["trained"]["low"], about["trained"]["high"]
-    center = about.get("center") or [0.0] * len(low)
-    units = [*about.get("units", ()), *[""] * len(low)]
+    low, high = description["trained"]["low"], description["trained"]["high"]
+    center = description.get("center") or [0.0] * len(low)
+    units = [*description.get("units", ()), *[""] * len(low)]
     parts: list[tuple[slice, list[Number]]] = []
-    for i in plain_columns(about):
+    for i in plain_columns(description):
         first = float(np.clip(center[i], low[i], high[i]))
-        name, unit = str(about["names"][i]), str(units[i])
+        name, unit = str(description["names"][i]), str(units[i])
         parts.append((slice(i, i + 1), [Number(name, unit, float(low[i]), float(high[i]), first)]))
-    for count, (columns, lean, spin) in enumerate(rotations(about), 1):
+    for count, (columns, lean, spin) in enumerate(rotations(description), 1):
         lows, highs = (-spin, 0.0, -math.pi), (spin, lean, math.pi)
         names = [f"{name} {count}" if count > 1 else name for name in TURNS]
         parts.append((columns, [*map(Number, names, ["rad"] * 3, lows, highs, [0.0] * 3)]))

@@ -15,7 +15,7 @@ from gpusim_rl.play.rollouts import Rollout, RunRollout
 from gpusim_rl.robots.free_bodies import free_base
 from gpusim_rl.runs.run import Run, find_run
 from gpusim_rl.web.controls import LAST as LOWEST
-from gpusim_rl.web.controls import LONGEST, Plot, short
+from gpusim_rl.web.controls import LONGEST_NAME, Plot, short
 from gpusim_rl.web.scene import Scene
 from gpusim_rl.web.share import FILM, ONNX, Send, Share, file_name
 
@@ -42,7 +42,7 @@ class PolicyPanel:
 
     def __init__(self, word: str, cfg: dict[str, Any], server: viser.ViserServer, name: str):
         self.cfg, self.server, self.name, self.word = cfg, server, name, word
-        self.run, self.ppo, self.rollout = self.load(word)
+        self.run, self.trained, self.rollout = self.load(word)
         self.acting = self.first_checkpoint(cfg["checkpoint"])
         self.cfg = cfg | {"checkpoint": None}  # it is of the first run alone
         self.scene = self.make_scene(self.rollout, word)
@@ -53,19 +53,19 @@ class PolicyPanel:
         if exported.is_file(word):
             return None, None, player.file_rollout(Path(word))
         run = find_run({"run": word})
-        ppo, config = player.load_run(run, self.cfg)
-        return run, ppo, player.run_rollout(run, ppo, config, self.cfg)
+        trained, config = player.load_run(run, self.cfg)
+        return run, trained, player.run_rollout(run, trained, config, self.cfg)
 
     def open(self, word: str) -> None:
         """Take another policy. ValueError or OSError, and nothing changes, if it cannot be."""
-        run, ppo, rollout = self.load(word)
+        run, trained, rollout = self.load(word)
         self.scene.remove()  # the new one has the same names
         try:
             self.scene = self.make_scene(rollout, word)
         except ValueError:
             self.scene = self.make_scene(self.rollout, self.word)
             raise
-        self.word, self.run, self.ppo, self.rollout = word, run, ppo, rollout
+        self.word, self.run, self.trained, self.rollout = word, run, trained, rollout
         self.acting = LAST
         for plot in (*self.plots, *self.answers):  # of the policy before
             plot.clear()
@@ -87,9 +87,9 @@ class PolicyPanel:
 
     def load_checkpoint(self, name: str) -> None:
         """Let the policy of another checkpoint act; the robots stay as they are."""
-        if self.run and self.ppo and isinstance(self.rollout, RunRollout):
-            player.load_checkpoint(self.run, self.ppo, None if name == LAST else name)
-            self.rollout.set_policy(self.ppo.policy)
+        if self.run and self.trained and isinstance(self.rollout, RunRollout):
+            player.load_checkpoint(self.run, self.trained, None if name == LAST else name)
+            self.rollout.set_policy(self.trained.policy)
         self.acting = name
 
     def first_checkpoint(self, path: str | None) -> str:
@@ -122,8 +122,8 @@ class PolicyPanel:
 
     def plots_of_command(self) -> list[Plot]:
         """A plot for each number of the command, of what is asked and what is measured."""
-        about = self.rollout.about
-        pairs = zip(about.get("names", ()), about.get("units", ()), strict=False)
+        description = self.rollout.description
+        pairs = zip(description.get("names", ()), description.get("units", ()), strict=False)
         titles = [f"{name} [{unit}]" for name, unit in pairs]
         return [Plot(self.server.gui, title, height=130) for title in titles[:COMMANDS]]
 
@@ -231,7 +231,7 @@ def tail(word: str) -> str:
     parts = Path(word).absolute().parts
     below = parts[len(parts) - parts[::-1].index("runs") :] if "runs" in parts else ()
     name = "/".join(below or parts[-2 if Path(word).suffix == ".onnx" else -1 :])
-    return short(name if len(name) < LONGEST else f"…{name[1 - LONGEST :]}")
+    return short(name if len(name) < LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}")
 
 
 def labelled(words: list[str]) -> dict[str, str]:

@@ -181,9 +181,9 @@ class Scene:
 
     def point(self, world: int, command: np.ndarray | None) -> None:
         """Draw the command as an arrow over the robot of a world, if it is a velocity."""
-        about, arrow = self.rollout.about, None
+        description, arrow = self.rollout.description, None
         if command is not None:
-            arrow = command_arrow(about, command, self.data, self.reach)
+            arrow = command_arrow(description, command, self.data, self.reach)
         if arrow is not None:
             send(self.arrow, "points", (np.stack(arrow) + self.places[world])[None])
         if self.arrow.visible != (arrow is not None):

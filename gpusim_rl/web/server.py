@@ -1,6 +1,6 @@
 """The web server of the page: viser's, which answers pages of its own address only.
 
-`Guard` holds all that is replaced of viser: it has no setting for any of it.
+`AccessControl` holds all that is replaced of viser: it has no setting for any of it.
 """
 
 import contextlib
@@ -30,7 +30,9 @@ POLICY = (
     " frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 NAMES = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)  # of this machine
-LARGEST = 2**16  # bytes of a message: a page sends some hundred, and viser would take 50 MB
+LARGEST_MESSAGE_BYTES = (
+    2**16
+)  # bytes of a message: a page sends some hundred, and viser would take 50 MB
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Vector = tuple[Number, Number, Number]
 
@@ -59,7 +61,7 @@ class UpdateMessage(msgspec.Struct, tag="GuiUpdateMessage", forbid_unknown_field
 DECODER = msgspec.msgpack.Decoder(CameraMessage | UpdateMessage)
 
 
-class Guard:
+class AccessControl:
     """Decides what of the network reaches viser: the server's own pages, and two of their messages.
 
     Attributes:
@@ -87,7 +89,7 @@ class Guard:
         answer = functools.partial(self._answer, options["process_request"])
         # it would print a traceback for each connection that is no request
         logger = logging.Logger("page", logging.CRITICAL)
-        options |= dict(process_request=answer, max_size=LARGEST, logger=logger)
+        options |= dict(process_request=answer, max_size=LARGEST_MESSAGE_BYTES, logger=logger)
         return serve(functools.partial(self._handle, handler), *where, **options)
 
     def _answer(self, answer: Any, connection: Any, request: Request) -> Response | None:
@@ -173,11 +175,11 @@ def open_server(port: int) -> tuple[viser.ViserServer, str]:
         OSError: there is no free port.
         ImportError: this version of viser cannot be guarded.
     """
-    port, guard = free_port(port), Guard()
-    with guard.installed(), quiet():
+    port, access = free_port(port), AccessControl()
+    with access.installed(), quiet():
         server = viser.ViserServer(host=LOOPBACK, port=port, label="gpusim_rl", verbose=False)
-    guard.controls = getattr(server.gui, "_gui_input_handle_from_uuid", None)
-    if not guard.serves or guard.controls is None:  # a later viser may do this in another way
+    access.controls = getattr(server.gui, "_gui_input_handle_from_uuid", None)
+    if not access.serves or access.controls is None:  # a later viser may do this in another way
         with quiet():
             server.stop()
         raise ImportError("its messages cannot be checked")

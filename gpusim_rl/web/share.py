@@ -14,7 +14,7 @@ from gpusim_rl.training.films import last_line, start_play
 
 FILM, ONNX = "film", "ONNX"  # what the button offers
 SECONDS = 10  # of a film
-LARGEST = 2**28  # bytes of a file that is sent
+LARGEST_FILE_BYTES = 2**28  # bytes of a file that is sent
 
 Send = Callable[[str, bytes], None]
 
@@ -44,7 +44,7 @@ class Share:
 
     def send_file(self, path: Path, name: str, send: Send) -> None:
         """Send a file that there is; OSError or ValueError if it cannot be."""
-        if path.stat().st_size > LARGEST:
+        if path.stat().st_size > LARGEST_FILE_BYTES:
             raise ValueError(f"{name} is too large for the page")
         send(name, path.read_bytes())
         self.say(f"{name} is sent to the browser")

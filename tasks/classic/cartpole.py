@@ -12,7 +12,7 @@ from gpusim_rl.envs.declarations import Reflection, Scheduled
 from gpusim_rl.envs.task import Task
 from gpusim_rl.tasks.common.scores import balance_scores
 
-NEAR = math.cos(math.radians(18))  # of the angle within which a sparse reward is paid
+UPRIGHT_COSINE = math.cos(math.radians(18))  # of the angle within which a sparse reward is paid
 
 
 @dataclass(kw_only=True)
@@ -69,7 +69,7 @@ class Cartpole(Task):
 
     def reward(self, s):
         cos = s.qpos[:, 1].cos()
-        upright = (cos > NEAR).float() if self.sparse else (1 + cos) / 2
+        upright = (cos > UPRIGHT_COSINE).float() if self.sparse else (1 + cos) / 2
         return dict(
             upright=upright,
             centred=upright * gauss(s.qpos[:, :1], self.sigma),

@@ -13,7 +13,7 @@ HOVER = 0.1  # m: largest distance from the commanded point of a success
 # A robot stands that leans by less than 15°, is higher than 0.8 of the wanted height, and has each
 # joint within 0.5 rad of the stance. It is still if root mean squares over a second are
 # small: the trunk's velocity [m/s] and angular velocity [rad/s], and the joints' speeds [rad/s].
-LEVEL, TALL, NEAR = math.cos(math.radians(15)), 0.8, 0.5
+LEVEL, TALL, NEAR_DISTANCE_M = math.cos(math.radians(15)), 0.8, 0.5
 STILL = dict(velocity=0.1, spin=0.3, joints=0.5)
 
 
@@ -38,7 +38,7 @@ def standing_scores(record: dict[str, Tensor], dt: float, height: float) -> Scor
     """
     last = round(1.0 / dt)
     met = dict(upright=record["up"] > LEVEL, tall=record["height"] > TALL * height)
-    met |= dict(near=record["furthest"] < NEAR)
+    met |= dict(near=record["furthest"] < NEAR_DISTANCE_M)
     stands = torch.stack(list(met.values())).all(0)
     still = torch.stack([record[x][-last:].mean(0).sqrt() < limit for x, limit in STILL.items()])
     good = stands[-last:].all(0) & still.all(0) & ~record["terminated"].bool().any(0)

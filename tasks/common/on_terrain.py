@@ -19,7 +19,7 @@ from gpusim_rl.envs.terrain.slots import add_boxes
 
 JUDGED = 1 << 20  # added to the seed of the patches of an evaluation
 SLOWEST = 0.15  # m/s: a slower command counts as none
-SHORTEST = 2.0  # m: of an episode that was told to walk less, the distance decides nothing
+SHORTEST_WALK_M = 2.0  # m: of an episode that was told to walk less, the distance decides nothing
 Values = dict[str, Tensor]
 
 
@@ -93,7 +93,10 @@ class OnTerrain(Task):
         start = super().next_start(start, ended, rng) | {"kind": ended.kind}
         if not self.terrain["moves"]:
             return start | {"level": ended.level}
-        decides, share = ended.wanted > SHORTEST, ended.progress / ended.wanted.clamp(min=1e-6)
+        decides, share = (
+            ended.wanted > SHORTEST_WALK_M,
+            ended.progress / ended.wanted.clamp(min=1e-6),
+        )
         lasted = ended.time >= self.horizon
         up = lasted & decides & (share > self.terrain["up"])
         down = ~lasted | (decides & (share < self.terrain["down"]))
@@ -119,13 +122,13 @@ class OnTerrain(Task):
         """The height scan is a reading: noise, bias, delay and drop-out are those of others."""
         length, width = self.scan_size
         along, across = self.scan
-        about = dict(
+        description = dict(
             meaning="how far the base is above the ground, at points of a grid below it",
             frame="base, turned by its yaw alone",
             grid=dict(points=[along, across], size=[length, width]),
             order="from the rear to the front, and at each of these places from right to left",
         )
-        return super().estimated | {"scan": dict(units=["m"] * (along * across)) | about}
+        return super().estimated | {"scan": dict(units=["m"] * (along * across)) | description}
 
     @property
     def derived(self) -> dict[str, Any]:

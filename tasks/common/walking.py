@@ -18,7 +18,9 @@ from gpusim_rl.envs.task import Task
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0), (0.2, 0.6, 1.0), (0.2, 0.6, 1.0)  # of the largest commands
 PAIRS = (0.5, 0, 0.5), (-0.5, 0, 0.5), (0.5, 0.6, 0), (-0.5, 0.6, 0), (0, 0.6, 0.6), (0.75, 0, -0.3)
 AVERAGE = 0.5  # s: time constant of the mean error of the velocity
-FAR = 0.5  # m/s, rad/s: δ, from which a mean error costs no more: else falling would be cheaper
+ERROR_KNEE = (
+    0.5  # m/s, rad/s: δ, from which a mean error costs no more: else falling would be cheaper
+)
 
 
 class StartSpread(NamedTuple):
@@ -250,7 +252,7 @@ class Walking(Task):
     def offset(self, s: State) -> Tensor:
         """(B,) min(|ē_xy|, δ) + min(|ē_ω|, δ) of the mean error ē, as steep at 0 as elsewhere."""
         planar, turn = squared(s.mean_error[:, :2]).sqrt(), s.mean_error[:, 2].abs()
-        return planar.clamp(max=FAR) + turn.clamp(max=FAR)
+        return planar.clamp(max=ERROR_KNEE) + turn.clamp(max=ERROR_KNEE)
 
     def measure(self, s: State) -> dict[str, Tensor]:
         # The first second after a draw is ignored.

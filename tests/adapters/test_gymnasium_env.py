@@ -232,12 +232,15 @@ def test_a_fall_is_terminated_and_a_fault_truncated():
         (dict(task="cartpole", num_envs=0), "num_envs=0: expected a whole number from 1 to"),
         (dict(task="cartpole", seed="3"), "seed='3': expected a whole number"),
         (
-            dict(task="cartpole", words=["task.noise.pole_angle=-1"]),
+            dict(task="cartpole", overrides=["task.noise.pole_angle=-1"]),
             "task.noise.pole_angle=-1: expected a number of at least 0",
         ),
-        (dict(task="cartpole", words=["seed=1,2"]), "'seed=1,2' is a list of values"),
-        (dict(task="cartpole", words="seed=1"), "expected a list of KEY=VALUE, such as ['seed=1']"),
-        (dict(task="cartpole", words=["algo.gamma=0.9"]), "algo.gamma belongs to the training"),
+        (dict(task="cartpole", overrides=["seed=1,2"]), "'seed=1,2' is a list of values"),
+        (
+            dict(task="cartpole", overrides="seed=1"),
+            "expected a list of KEY=VALUE, such as ['seed=1']",
+        ),
+        (dict(task="cartpole", overrides=["algo.gamma=0.9"]), "algo.gamma belongs to the training"),
         (dict(task="cartpole", iterations=3), "iterations belongs to the training"),
         (dict(task="cartpole", sim="native", device="cuda:99"), "device=cuda:99"),
         (

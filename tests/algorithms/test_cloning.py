@@ -172,7 +172,7 @@ def test_steps_that_the_metadata_do_not_describe(shown, tmp_path):
         (wide, rf"its schema is obs:float32\[{no + 1}\]"),
         (demos.record, f"an action is 1e\\+30, and task.clip is {env.task.clip:g}"),
     ):
-        Demonstrations(record, demos.about).write(tmp_path / "x.safetensors")
+        Demonstrations(record, demos.description).write(tmp_path / "x.safetensors")
         with pytest.raises(ValueError, match=says) as error:
             make(tmp_path / "x.safetensors")
         assert "\n" not in str(error.value)

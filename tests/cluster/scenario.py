@@ -45,7 +45,7 @@ def iterate(training: Any, count: int) -> None:
 
 def kill(training: Any, actor: int, number: int) -> None:
     """Send a signal to the process of an actor."""
-    os.kill(training.source.seats[actor].pid, number)
+    os.kill(training.source.slots[actor].pid, number)
 
 
 def in_step() -> dict[str, Any]:
@@ -98,7 +98,7 @@ def evaluations(cfg: Config, many: Any) -> dict[str, Any]:
             seen[int(row["iteration"])] = samples(many.policy)
             rows += [row] if "success" in row else []
             if loop.evaluation and len(rows) == 1 and not killed:
-                os.kill(evaluator.seat.pid, signal.SIGKILL)
+                os.kill(evaluator.slot.pid, signal.SIGKILL)
                 killed = loop.evaluation.iteration
     trainer.close()
     best = {x["success_of"]: x["success"] for x in rows if x["success"] > 0.8}
@@ -145,7 +145,7 @@ def on_their_own(folder: Path) -> dict[str, Any]:
     source, refused = many.source, ""
     try:
         other = make_config(*words, "task.weights.upright=0.3")
-        source.check_identity(source.seats[1], identity(other))
+        source.check_identity(source.slots[1], identity(other))
     except PeerLost as error:
         refused = str(error)
     continued = continue_it(many)

@@ -41,7 +41,7 @@ def test_episodes_of_a_run(tmp_path, capsys):
     play.play(cfg)
     demos = Demonstrations.read(tmp_path / "a.safetensors")
     assert "3 episodes" in capsys.readouterr().out and demos.episodes == 3
-    assert demos.about["task"] == "hopper" and demos.record.action.abs().max() <= 1.0
+    assert demos.description["task"] == "hopper" and demos.record.action.abs().max() <= 1.0
     follows = ~demos.ended[:-1]
     assert torch.equal(demos.record.end[:-1][follows], demos.record.critic[1:][follows])
     iteration, config = load_run(find_run(cfg), cfg)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpusim_rl.config import trees
+from gpusim_rl.config import nested_dict
 from gpusim_rl.config.compose import build
 from gpusim_rl.core.sections import arguments, require
 from gpusim_rl.deploy import describe, runtime
@@ -27,7 +27,7 @@ NOT_GIVEN = (None, "", (), {})  # defaults that say nothing: None and empty
 
 def leaves(tree: dict[str, Any]) -> dict[str, Any]:
     """Dotted key → value, of all that is no mapping with entries; lists as tuples."""
-    return {key: frozen(value) for key, value in trees.leaves(tree).items()}
+    return {key: frozen(value) for key, value in nested_dict.leaves(tree).items()}
 
 
 def frozen(value: Any) -> Any:

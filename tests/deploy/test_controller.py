@@ -350,7 +350,7 @@ def test_policy_that_remembers(tmp_path, memory):
         return mean(obs)
 
     exported = export_env(env, controller, tmp_path / "p.onnx", act, "cartpole", 200)
-    memory = runtime.Policy(exported.path).about["memory"]
+    memory = runtime.Policy(exported.path).description["memory"]
     assert [x["name"] for x in memory if x["of"] == "actor"] == ["actor"]
     check(exported)
 

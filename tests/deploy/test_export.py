@@ -16,7 +16,7 @@ import torch
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.describe import describe, describe_sensor
-from gpusim_rl.deploy.export import LEAST, TOLERANCE, export, export_network
+from gpusim_rl.deploy.export import LEAST_SAMPLES, TOLERANCE, export, export_network
 from gpusim_rl.deploy.record import percentiles
 from gpusim_rl.deploy.to_onnx import KEY, to_onnx
 from gpusim_rl.networks.policy import Actor
@@ -151,7 +151,7 @@ def test_world_steps_are_checked(walker, tmp_path, fault, says):
         few = [recorded.restart[:31], recorded.targets[:31]]
         readings = {name: x[:31] for name, x in recorded.readings.items()}
         recorded = recorded._replace(restart=few[0], targets=few[1], readings=readings)
-        assert recorded.restart.size < LEAST
+        assert recorded.restart.size < LEAST_SAMPLES
     else:
         recorded.readings["gyro"][3, 7, 1] = np.inf
     refuses(says, walker, tmp_path, recorded=recorded)

@@ -61,7 +61,7 @@ def walk(tmp_path_factory) -> SimpleNamespace:
 def test_what_is_read_is_what_was_written(walk):
     """Each field of each step, with the controller's description, model and digest."""
     log, steps = read(walk.path), walk.steps
-    assert (log.about, log.mjcf) == (walk.policy.about, walk.policy.mjcf)
+    assert (log.description, log.mjcf) == (walk.policy.description, walk.policy.mjcf)
     assert (log.digest, log.whole) == (digest(walk.policy.data), True)
     assert (log.dt, log.joints) == (walk.policy.dt, walk.policy.joints)
     assert len(steps) == len(log.time) == 100
@@ -218,8 +218,8 @@ def test_a_strangers_description_is_one_line(walk, tmp_path, change, says):
     """Its SHA-256 fits, as anybody can compute it: numbers beyond float, and control periods that
     no robot has are refused."""
     path, is_step = tmp_path / "x.mcap", isinstance(change, dict)
-    about = walk.policy.about | ({} if is_step else {"dt": change})
-    log = Log(path, SimpleNamespace(**{**vars(walk.policy), "about": about}))  # pyright: ignore
+    about = walk.policy.description | ({} if is_step else {"dt": change})
+    log = Log(path, SimpleNamespace(**{**vars(walk.policy), "description": about}))  # pyright: ignore
     message = json.loads(encode(walk.steps[0])) | (change if is_step else {})
     log.writer.add_message(log.channel, 0, json.dumps(message).encode(), 0)
     log.close()

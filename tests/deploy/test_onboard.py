@@ -102,7 +102,7 @@ def test_the_targets_are_the_policys(sim, trot):
 
 def test_what_the_file_says_of_standing(trot):
     """It fits the schema; the robot is upright and still, and lies with its knees bent."""
-    about = runtime.Policy(trot).about
+    about = runtime.Policy(trot).description
     assert problems(about, SCHEMA, SCHEMA) == []
     standing, joints = about["standing"], about["outputs"][0]["joints"]
     np.testing.assert_allclose(standing["readings"]["up"], [0, 0, 1], atol=0.1)
@@ -282,7 +282,7 @@ def test_a_robot_that_stands_still_may_measure_the_same(sim):
         guard.times.clear()
     assert (guard.phase, guard.why) == ("run", "")
     assert guard.moving == ["gyro", "up", "joint_pos", "joint_vel"]
-    sim.policy.about["standing"]["fixed"] = True
+    sim.policy.description["standing"]["fixed"] = True
     assert guarded(sim)[0].moving == ["joint_pos", "joint_vel"]
 
 
@@ -513,9 +513,9 @@ def test_preflight_in_the_air(trot):
     """A robot that hangs is not asked to tilt; a joint that is swapped is found all the same. The
     policy's description stays as it was."""
     policy = runtime.Policy(trot)
-    before = json.dumps(policy.about)
+    before = json.dumps(policy.description)
     guard, _ = after_preflight(hanging(policy), hung=True)
-    assert json.dumps(policy.about) == before
+    assert json.dumps(policy.description) == before
     # it is not driven by the policy before it stands on the ground
     assert guard.phase == "rise" and guard.sent is None
     swapped = sabotage.changed(**dict.fromkeys(("joint_pos", "joint_vel"), swap_sides))
@@ -636,7 +636,7 @@ def test_files_that_cannot_be_are_refused(trot, change, says):
     """One with a number that is no number, or too few, with motors, with joints that cannot be told
     apart, or with joints in another order than the targets is refused before anything moves."""
     policy = runtime.Policy(trot)
-    change(policy.about, policy)
+    change(policy.description, policy)
     with pytest.raises(ValueError, match=says) as error:
         Guard(policy)
     assert "\n" not in str(error.value)
@@ -661,11 +661,11 @@ def test_integers_of_any_size(trot, change):
     """JSON has integers beyond float, which are refused in one line. One beyond int64 is a float:
     it is refused as another would be, and nothing else is raised as the robot moves."""
     policy = runtime.Policy(trot)
-    change(policy.about, HUGE)
+    change(policy.description, HUGE)
     with pytest.raises(ValueError, match="description is invalid: OverflowError int too large"):
         Guard(policy)
     sim = Simulated(runtime.Policy(trot))
-    change(sim.policy.about, 10**30)
+    change(sim.policy.description, 10**30)
     with suppress(ValueError):
         guard, _ = guarded(sim)
         sim.drive(guard, 0.8, FORWARD)
@@ -705,10 +705,10 @@ def test_the_verdict_of_the_gate(trot, tmp_path):
 def test_a_fixed_base_needs_no_lying_pose(trot):
     """It stops in the stance. The file of a legged robot does not say that its base is fixed."""
     policy = runtime.Policy(trot)
-    assert "fixed" not in policy.about["standing"]
-    del policy.about["standing"]["lying"]
-    policy.about["standing"]["fixed"] = True
-    assert problems(policy.about, SCHEMA, SCHEMA) == []
+    assert "fixed" not in policy.description["standing"]
+    del policy.description["standing"]["lying"]
+    policy.description["standing"]["fixed"] = True
+    assert problems(policy.description, SCHEMA, SCHEMA) == []
     guard = Guard(policy, say=str)
     guard.stop()
     np.testing.assert_array_equal(guard.goals, [guard.stance])

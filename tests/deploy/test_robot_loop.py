@@ -108,7 +108,7 @@ def test_damaged_packets_count_as_lost(trot, tmp_path):
 def test_the_loop_outlives_bad_packets_and_a_robot_that_is_gone(trot, tmp_path):
     """A time that is a text, a number that no float holds, and a closed port end no loop: the guard
     counts faults and lets the robot lie down, and the loop ends with 0."""
-    stand = Policy(trot).about["standing"]["readings"]
+    stand = Policy(trot).description["standing"]["readings"]
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link,
         started(tmp_path, "robot_loop.py", str(trot), *listen(link)) as loop,

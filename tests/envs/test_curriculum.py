@@ -134,7 +134,7 @@ def test_an_iteration_with_schedules_reads_nothing():
 
 
 MOVING = {task: [f"task.{name}" for name in scheduled_fields(load_task(task))] for task in TASKS}
-MOVING["quadruped"] += [f"algo.{name}" for name in PPO.live]
+MOVING["quadruped"] += [f"algo.{name}" for name in PPO.changeable]
 # What a number is multiplied by, where half of it would change nothing within some iterations.
 SHARES = {"task.share_standing": 9.0, "algo.clip_value": 0.001, "algo.max_std": 0.01}
 SHARES |= {"algo.lr_min": 900.0, "algo.max_grad_norm": 0.1}
@@ -146,7 +146,7 @@ def live_iteration(task: str) -> tuple[Any, dict, dict]:
     later."""
     words = ["algo.num_minibatches=2", "algo.learning_rate=0.01", "task.episode=0.04"]
     cfg = check_words(*TINY, *words, f"task={task}", "curriculum=null")
-    ppo = make_iteration(cfg, live=MOVING[task])
+    ppo = make_iteration(cfg, changeable=MOVING[task])
     first = ppo.state()
     for _ in range(4):
         ppo.iteration()
@@ -205,7 +205,7 @@ def test_every_number_that_moves_is_in_the_docs(name):
     section = compose.compose_plain("config", [f"task={name}"])["task"]
     for key in scheduled_fields(load_task(name)):
         assert f"`{key}`" in text and (key in section and curriculum.is_numeric(section[key]))
-    assert all(f"{key}`" in text for key in PPO.live)
+    assert all(f"{key}`" in text for key in PPO.changeable)
 
 
 @dataclass(kw_only=True)

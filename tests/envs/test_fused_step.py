@@ -39,7 +39,7 @@ def words(task: str, num_envs: int = 12) -> list[str]:
 def check_part(fused, name: str) -> None:
     """Launch a part, and compare what it writes with what torch makes of the same rows."""
     kernel = fused.kernels[name]
-    assert isinstance(kernel, Kernel), kernel.about
+    assert isinstance(kernel, Kernel), kernel.description
     rows = {key: x.clone() for key, x in (fused.env.rows() | fused.scratch).items()}
     right = kernel.function(rows)
     kernel()

@@ -203,7 +203,7 @@ def test_results_are_written_where_a_row_was_read():
         return {"a": r["b"], "b": r["a"], "row": r["a"] + 7, "kept": r["b"], "on": r["on"]}
 
     where = {"a": Place(live["a"]), "b": Place(live["b"]), "row": Place(record, t)}
-    where["kept"] = Place(kept, guard="on")
+    where["kept"] = Place(kept, mask_name="on")
     for make in (Kernel, Eager):
         live["a"].zero_(), live["b"].fill_(1), record.zero_(), kept.fill_(9.0)
         make("exchange", function, live, where)()

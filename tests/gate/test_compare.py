@@ -227,7 +227,7 @@ def test_a_comparison_ends_when_it_is_clear(monkeypatch):
 
 def test_other_robots_are_not_compared(demo):
     """Robots of other joints, commands or names are refused in one line."""
-    changes = {"robot": ("about", {"robot": "x"}), "joints": ("joints", ["x"])}
+    changes = {"robot": ("description", {"robot": "x"}), "joints": ("joints", ["x"])}
     changes |= {"command": ("command", None)}
     for says, (key, value) in changes.items():
         policy = Policy(DEMO)

@@ -105,7 +105,7 @@ def test_draws_are_keyed(robot):
     """Another policy, other readings and scenarios: the same robots, commands and disturbances."""
     policy = Policy(DEMO)
     policy.needs = {"up": 3, "gyro": 3, "joint_vel": 5}  # one less, in another order and width
-    for entry in policy.about["inputs"]:
+    for entry in policy.description["inputs"]:
         entry["units"] = entry.get("units", [])[: policy.needs.get(entry["name"])]
     other = make_robot(policy)
     plans = {name: [planned(x, name) for x in (robot, other)] for name in [*SCENARIOS][::-1]}

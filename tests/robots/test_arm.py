@@ -16,7 +16,7 @@ from gpusim_rl.core import waiting
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.robots.arm.shape import Arm
-from gpusim_rl.robots.arm.workspace import LARGEST, REACH, Box, drawn, goals_of
+from gpusim_rl.robots.arm.workspace import LARGEST_BOX, REACH, Box, drawn, goals_of
 from gpusim_rl.robots.bodies import tip
 from gpusim_rl.robots.description import reasons
 from gpusim_rl.robots.load import Loaded, load_any, load_as
@@ -136,7 +136,7 @@ def test_the_box_can_be_reached(greifer, lean):
     box = Box(*(found_box.get(key, 0.0) for key in Box._fields))
     assert box.center[0] > 0.2 and box.center[1] == 0 and box.center[2] - box.largest[2] >= 0.05
     size = greifer.shape.kinematics.reach / REACH
-    share = np.array(box.largest) / (size * np.array(LARGEST))
+    share = np.array(box.largest) / (size * np.array(LARGEST_BOX))
     assert (share > 0.3).all() and (share < 1.01).all()
     places, unit = drawn()
     goals, turns = (x.numpy() for x in goals_of(box, places[:4], unit[:4]))
@@ -197,7 +197,7 @@ def test_the_own_arm_from_its_file():
     assert robot.tool == "tool" and loaded.shape.turn == 0
     assert robot.mirror == [-1, 1, -1, 1, -1, 1, -1]
     assert loaded.shape.kinematics.reach == pytest.approx(REACH, abs=1e-3) == robot_size.OWN_REACH
-    assert tuple(numbers("reach")["largest"]) == LARGEST
+    assert tuple(numbers("reach")["largest"]) == LARGEST_BOX
     assert "the keyframe 'home'" in reasons({}, loaded)["stance"]
 
 

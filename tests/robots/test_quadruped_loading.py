@@ -480,7 +480,7 @@ def test_commands(tmp_path):
     done = command("train.py", *words, "log=none", "run_dir=run", cwd=here)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"hund\.xml has legs of 0\.4 m, so its .*\n", done.stderr)
-    about = runtime.Policy(here / "run" / "policy.onnx").about
+    about = runtime.Policy(here / "run" / "policy.onnx").description
     assert about["outputs"][0]["joints"] == NAMES
     output = succeed("play.py", "run=run", "mode=evaluate", "episodes=4", cwd=here)
     scores = json.loads((here / "run" / "eval.json").read_text())

@@ -34,7 +34,7 @@ def test_a_file_round_trip(tmp_path):
         name: x.dtype for name, x in COLUMNS.items()
     }
     again = Demonstrations.read(file)
-    assert again.about == ABOUT and again.episodes == 2
+    assert again.description == ABOUT and again.episodes == 2
     assert torch.equal(again.record.rows, demos.record.rows)
 
 

@@ -223,8 +223,8 @@ def test_a_release_runs_the_gate(store, files, monkeypatch):
     """promote judges the file itself, records the verdict, and does so once for the same limits."""
     store.db.execute("delete from judgement")
     lines: list[str] = []
-    how: dict[str, Any] = dict(words=TINY, say=lines.append)
-    registry.promote(store.folder, NAME, 1, RELEASED, **how)
+    options: dict[str, Any] = dict(words=TINY, say=lines.append)
+    registry.promote(store.folder, NAME, 1, RELEASED, **options)
     assert any("normal" in line for line in lines) and registry.list(store.folder)[0]["verdict"]
     (event,) = store.history(NAME)
     assert event["evidence"]["success"] > 0.5 and event["evidence"]["changed"]
@@ -233,7 +233,7 @@ def test_a_release_runs_the_gate(store, files, monkeypatch):
     monkeypatch.setattr(gate, "report_of", None)
     store.record_judgement(store.version(NAME, 2)["digest"], PASS, "")
     store.promote(NAME, 2, RELEASED)
-    registry.promote(store.folder, NAME, 1, RELEASED, **how)
+    registry.promote(store.folder, NAME, 1, RELEASED, **options)
     assert [row["version"] for row in store.history(NAME)] == [1, 2, 1]
 
 

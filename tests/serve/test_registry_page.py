@@ -22,7 +22,13 @@ import pytest
 from gpusim_rl import registry
 from gpusim_rl.commands import registry as commands
 from gpusim_rl.serve import registry_page
-from gpusim_rl.serve.registry_page import LARGEST, ROW_LIMIT, PageServer, parse_form, words_of
+from gpusim_rl.serve.registry_page import (
+    LARGEST_UPLOAD_BYTES,
+    ROW_LIMIT,
+    PageServer,
+    command_line,
+    parse_form,
+)
 from tests.serving import NAME, PASS
 from tests.worlds import ROOT
 
@@ -204,7 +210,7 @@ def test_other_sites_and_users_are_refused(store, page):
 @pytest.mark.parametrize(
     "data, status, says",
     [
-        (b"x" * (LARGEST + 1), 413, "at most 64 MiB: use the command line"),
+        (b"x" * (LARGEST_UPLOAD_BYTES + 1), 413, "at most 64 MiB: use the command line"),
         (b"", 400, "verb=: choose one of add, promote, rollback, compare"),
         (form(verb="retain"), 400, "verb=retain: choose one of add, promote, rollback, compare"),
         (form(verb="add"), 400, "choose an .onnx file first"),
@@ -262,7 +268,7 @@ def test_a_form_is_read_byte_by_byte():
     fields, name = parse_form(KIND, form(file, verb="add", note="ü"))
     assert name == "walk.onnx"
     assert fields == {"verb": b"add", "note": "ü".encode(), "file": file}
-    assert words_of(fields, Path("f"), commands.VERBS) == ["add", "f", "note=ü"]
+    assert command_line(fields, Path("f"), commands.VERBS) == ["add", "f", "note=ü"]
 
 
 def test_many_versions_are_not_all_shown(store, page):

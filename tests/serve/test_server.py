@@ -421,7 +421,7 @@ def test_a_swap_loses_nothing(other, tmp_path):
 @pytest.mark.parametrize("swap", ["reset", "drain"])
 async def test_the_memory_of_a_network_is_not_carried(tmp_path, swap):
     """It begins anew with the new version, or the session keeps the old one until it ends."""
-    action, *rest = Policy(DEMO).about["memory"]
+    action, *rest = Policy(DEMO).description["memory"]
     about = {"memory": [action | {"name": "actor", "of": "actor"}, *rest]}
     recurrent = other_version(DEMO, tmp_path / "old.onnx", **about)
     path = other_version(recurrent, tmp_path / "new.onnx")

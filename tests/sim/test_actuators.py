@@ -498,7 +498,7 @@ def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
     train.train_or_exit(check_words(*words))
     run = Run.open(Path("run"))
     assert run.config["robot"]["actuator"]["file"] == "model/actuator.safetensors"
-    assert Policy("run/policy.onnx").about["actuator"]["delay"] == 0.01
+    assert Policy("run/policy.onnx").description["actuator"]["delay"] == 0.01
     # The same line again: it continues.
     settled = check_words(*words)
     assert settled.resume == "run"

@@ -28,7 +28,7 @@ from unittest import mock
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.assembly import iteration
 from gpusim_rl.commands import multirun
-from gpusim_rl.config import compose, trees
+from gpusim_rl.config import compose, nested_dict
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.deploy import export_policy as exporter
 from gpusim_rl.report import command as report
@@ -102,7 +102,9 @@ class Draw:
         self.task = pick.choice(["cartpole", "cartpole", "quadruped"])
         tree = self.trees[self.script, self.task]
         self.flat = {
-            key: value for key, value in trees.flatten(tree).items() if not key.startswith("hydra")
+            key: value
+            for key, value in nested_dict.flatten(tree).items()
+            if not key.startswith("hydra")
         }
         self.leaves = [
             k for k, v in self.flat.items() if not isinstance(v, dict) and not k.endswith(".name")
@@ -228,7 +230,7 @@ class Draw:
 
         moved = ("fastest", "lift", "sigma", "still", "sigma_speed", "weights.", "noise.")
         plain = [key for key in self.leaves if key.startswith(tuple(f"task.{x}" for x in moved))]
-        moving = [*plain, *(f"algo.{name}" for name in PPO.live)]
+        moving = [*plain, *(f"algo.{name}" for name in PPO.changeable)]
         keys = {
             pick.choice([*(moving * 9), *self.leaves, "5", "task.x"])
             for _ in range(pick.choice([1, 1, 2, 4]))

@@ -20,7 +20,7 @@ from gpusim_rl.identify.estimates import Estimate
 from gpusim_rl.runs import writer
 from gpusim_rl.runs.run import Run
 from gpusim_rl.serve.metrics import Metrics
-from gpusim_rl.training.machine import Machine, text
+from gpusim_rl.training.machine import Machine, prometheus_text
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY
 from tests.docs.examples import files
@@ -141,7 +141,7 @@ def test_names_of_strangers():
     """Any name and any value of a row is in Prometheus' format; a group has one head."""
     row = {"reward/a b": 1.0, 'reward/"\\\n': -2.5, "mine ü": float("nan"), "time_s": 3}
     row |= {"steps_per_s": float("inf"), "system/gpu_busy_share": 0.5}
-    content = text(row, {"run": 'a"b\\c', "task": "t"})
+    content = prometheus_text(row, {"run": 'a"b\\c', "task": "t"})
     assert content.count("# TYPE gpusim_reward gauge") == 1
     read = samples(content)
     assert read["gpusim_reward", '"\\\n'] == -2.5 and read["gpusim_reward", "a b"] == 1
@@ -205,7 +205,7 @@ def test_the_rules_name_metrics_that_there_are(tmp_path):
     keys += [f"system/{x}" for x in ("disk_free_bytes", *map("gpu_{}".format, GPU))]
     comparison = drift.Comparison("kp", Estimate(1.3, 0.1), (0.9, 1.1))
     drift.write_metrics(tmp_path / "drift.prom", [comparison], {})
-    content = text(dict.fromkeys(keys, 1.0), {}) + Metrics(server).text()
+    content = prometheus_text(dict.fromkeys(keys, 1.0), {}) + Metrics(server).text()
     content += (tmp_path / "drift.prom").read_text()
     names = {name for name, _ in samples(content)}
     rules = [x for y in yaml.safe_load(path.read_text())["groups"] for x in y["rules"]]

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpusim_rl.config.trees import flatten
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.assembly.learners import load_learner
 from gpusim_rl.config import compose, numbers, resume
-from gpusim_rl.config.trees import flatten
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer
 from tests import graphs
@@ -122,8 +122,8 @@ def test_live_numbers_are_read(kind):
     if kind == "distill":
         trained("ppo")
     cfg = check_words(*SHAPE, *TINY, *WORDS[kind])
-    keys = [f"algo.{name}" for name in load_learner(cfg)[0].live if name not in MOVING]
-    iteration = make_iteration(cfg, live=keys)
+    keys = [f"algo.{name}" for name in load_learner(cfg)[0].changeable if name not in MOVING]
+    iteration = make_iteration(cfg, changeable=keys)
     for key in keys:
         iteration.numbers[key].mul_(0.5)
         for now in read_back(kind, key, iteration, cfg.plain):
@@ -138,8 +138,8 @@ def test_what_is_not_changed_goes_on(kind):
     state, _, _ = Run(Path(kind)).checkpoints.restore(print)
     trainer = resumed(kind, {"iterations": 3, "algo.max_grad_norm": 0.4})
     learner, state = trainer.loop.iteration.learner, dict(state)
-    live = {name: x.tensor.detach() for name, x in learner.tensors().items()}
-    assert differing(live, {name: state[name] for name in live}) == []
+    changeable = {name: x.tensor.detach() for name, x in learner.tensors().items()}
+    assert differing(changeable, {name: state[name] for name in changeable}) == []
     first = learner.log_alpha.exp() if kind == "sac" else learner.rates[0]
     assert first != (learner.cfg.alpha if kind == "sac" else learner.cfg.learning_rate)
     trainer.close()

@@ -43,9 +43,16 @@ from gpusim_rl.runs.run import find_run
 from gpusim_rl.viewer.window import tour
 from gpusim_rl.web import requirements, share
 from gpusim_rl.web.app import Web, serve
-from gpusim_rl.web.controls import LONGEST, Sliders, numbers, short
+from gpusim_rl.web.controls import LONGEST_NAME, Sliders, numbers, short
 from gpusim_rl.web.policy_panel import labelled, run_choices
-from gpusim_rl.web.server import LARGEST, Guard, free_port, open_server, quiet, refusal
+from gpusim_rl.web.server import (
+    LARGEST_MESSAGE_BYTES,
+    AccessControl,
+    free_port,
+    open_server,
+    quiet,
+    refusal,
+)
 from tests.browser import CHROMIUM, WebPage, WebServer, chromium, first_line, listening
 from tests.command_lines import environment
 from tests.worlds import ROOT
@@ -82,7 +89,7 @@ def settings(*words: str) -> dict[str, Any]:
 
 def send(server: viser.ViserServer, kind: str, **fields: Any) -> None:
     """Send a message of a page through the guard to viser, if it lets it pass."""
-    guard = Guard()
+    guard = AccessControl()
     guard.controls = server.gui._gui_input_handle_from_uuid
     checked = guard.checked(msgspec.msgpack.encode({"type": kind, **fields}))
     if checked:
@@ -275,9 +282,9 @@ def test_a_page_of_another_version_is_closed_without_a_line(served, capfd):
 def test_large_messages_are_refused(served):
     """More than 64 kB ends the connection: viser would keep 50 MB of each page in memory."""
     with opened(served[1]) as page:
-        page.send(bytes(LARGEST))
+        page.send(bytes(LARGEST_MESSAGE_BYTES))
         assert page.ping().wait(10)
-        page.send(bytes(LARGEST + 1))
+        page.send(bytes(LARGEST_MESSAGE_BYTES + 1))
         with pytest.raises(ConnectionClosedError) as error:
             while True:
                 page.recv(timeout=10)
@@ -431,7 +438,7 @@ def test_runs_to_choose_from(tmp_path, monkeypatch):
 
 def test_labels_of_runs():
     """Two paths with the same end have two labels."""
-    words = [f"{i}/{'x' * 2 * LONGEST}" for i in range(3)]
+    words = [f"{i}/{'x' * 2 * LONGEST_NAME}" for i in range(3)]
     assert list(labelled(words).values()) == words
 
 
@@ -476,7 +483,7 @@ def test_measured_of_a_file(show, trained):
     rollout.data.qpos[3:7] = [np.sqrt(0.5), 0, 0, np.sqrt(0.5)]  # it looks along y
     rollout.data.qvel[:6] = [0.0, 0.5, 0.0, 0.0, 0.0, 0.3]
     mujoco.mj_kinematics(rollout.model, rollout.data)
-    measured = velocity_of_base(rollout.about, rollout.data)
+    measured = velocity_of_base(rollout.description, rollout.data)
     assert measured is not None
     np.testing.assert_allclose(measured, [0.5, 0.0, 0.3], atol=1e-12)
     assert velocity_of_base({"units": ["m"]}, rollout.data) is None
@@ -657,7 +664,7 @@ def test_sliders_of_a_rotation(sliders):
 def test_names_of_strangers():
     """A stranger's name is one line without control characters, and not longer than the page."""
     assert short("a\nb\x1b[2J\x9b2J") == "a b\\x1b[2J\\x9b2J"
-    assert len(short("x" * 10**6)) == LONGEST
+    assert len(short("x" * 10**6)) == LONGEST_NAME
 
 
 WRONG = {
@@ -701,7 +708,7 @@ def test_without_viser(monkeypatch):
 
 def test_a_viser_that_is_another(monkeypatch, capsys):
     """One that lacks what the page uses is one line with both versions, and no server is left."""
-    monkeypatch.setattr(Guard, "installed", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(AccessControl, "installed", lambda _: contextlib.nullcontext())
     left = threading.active_count()
     with pytest.raises(SystemExit):
         serve(settings("port=0"), ["run"], os.getppid())

@@ -46,7 +46,7 @@ class Cloning:
             raise ValueError(f"cloning.std={settings.std} {least}")
         self.learner, self.demos, self.cfg, self.spec = learner, demos, settings, spec
         self.policy, self.columns, self.length = learner.policy, learner.columns, learner.length
-        self.rates, self.live = learner.rates, learner.live
+        self.rates, self.changeable = learner.rates, learner.changeable
         mine = Metric("clone_error", "loss/clone_error", "rms distance from the demonstrations")
         self.metrics = (*learner.metrics, mine)
         optimizer = self.optimizer = learner.optimizer
@@ -150,9 +150,9 @@ class Cloning:
 
     def _exchange(self) -> None:
         """Let the anchor's moments and rates change places with the algorithm's. In place."""
-        ours = [*self.moments.values(), *self.anchor_rates.values()]
+        tensors = [*self.moments.values(), *self.anchor_rates.values()]
         theirs = [*self.optimizer.tensors().values(), *self.optimizer.rates.values()]
-        for a, b in zip(ours, theirs, strict=True):
+        for a, b in zip(tensors, theirs, strict=True):
             first = a.clone()
             a.copy_(b)
             b.copy_(first)
@@ -169,8 +169,10 @@ class Cloning:
         if targets is not None:
             value = policy.value(critic).squeeze(-1)
             loss = loss + (value - targets[rows]).square().mean()
-        how: Any = dict(allow_unused=True, materialize_grads=True)  # of what the loss does not need
-        optimizer.write(torch.autograd.grad(loss, [*optimizer.gradients], **how))
+        options: Any = dict(
+            allow_unused=True, materialize_grads=True
+        )  # of what the loss does not need
+        optimizer.write(torch.autograd.grad(loss, [*optimizer.gradients], **options))
         self.error.copy_(error.detach())
         optimizer.share.fill_(1.0)  # a fused loss has left its own
         optimizer.clip(self.error)

@@ -25,11 +25,11 @@ class Distill:
 
     Args:
         spec: shapes, processes, random numbers, and the teacher.
-        settings: its numbers. Those of `live` may be tensors (), which change.
+        settings: its numbers. Those of `changeable` may be tensors (), which change.
     """
 
     Settings = Settings
-    live = ("share", "max_grad_norm")
+    changeable = ("share", "max_grad_norm")
     metrics = (
         Metric("imitation_loss", "loss/imitation", "squared error of the student's actions"),
         Metric("share", "loss/teacher_share", "share of worlds in which the teacher acts", ".2f"),
@@ -136,5 +136,5 @@ class Distill:
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
-        own = {"sums": self.sums, "rate": self.rates[0]}
-        return networks | shared("adam/", self.optimizer.tensors()) | shared("distill/", own)
+        entries = {"sums": self.sums, "rate": self.rates[0]}
+        return networks | shared("adam/", self.optimizer.tensors()) | shared("distill/", entries)

@@ -143,7 +143,7 @@ def sample(
 
 @wp.kernel(enable_backward=False)
 def conclude(
-    ours: wp.array[float],
+    local_sums: wp.array[float],
     all_: wp.array[float],
     log_std: wp.array[float],
     min_std: float,
@@ -160,7 +160,7 @@ def conclude(
     It becomes the mean of itself and of its mirror image, whose columns are `images`.
     """
     for j in range(log_std.shape[0]):
-        by_std = ours[SUMS + j] - ent_coef[0] * ours[SUM_VALID] * scale[0, j]
+        by_std = local_sums[SUMS + j] - ent_coef[0] * local_sums[SUM_VALID] * scale[0, j]
         grad_log_std[j] = by_std * (scale[1, j] - min_std)
     for j in range(log_std.shape[0]):
         image = int(images[j])
@@ -259,7 +259,7 @@ class FusedLoss:
         self.stats, self.share = new(5), share
         self.terms, self.scale, self.offset = new(n, SUMS + nu), new(2, nu), new(1)
         scale, offset = self.scale, self.offset
-        self.ours = self.all = new(SUMS + nu)
+        self.local_sums = self.all = new(SUMS + nu)
         if group.size > 1:
             self.all = new(SUMS + nu)
         names = "clip_coef", "clip_value", "ent_coef"
@@ -272,7 +272,7 @@ class FusedLoss:
         self._sample = record(sample, n, [*inputs, n // copies], outputs)
         mirror = policy.action_mirror if policy.symmetry == "net" else None
         images = mirror.order if mirror else torch.arange(nu, device=device)
-        inputs = [self.ours, self.all, log_std, min_std, scale, offset, ent_coef, images]
+        inputs = [self.local_sums, self.all, log_std, min_std, scale, offset, ent_coef, images]
         self._conclude = record(conclude, 1, inputs, [grad_log_std, self.stats, self.share])
         # A launch holds addresses alone: these references keep the tensors alive.
         self._tensors = batch, log_std, grad_log_std, images
@@ -282,9 +282,9 @@ class FusedLoss:
         stream = warp_stream(self.device)
         self._prepare.launch(stream)
         self._sample.launch(stream)
-        torch.sum(self.terms, 0, out=self.ours)
-        if self.all is not self.ours:
-            self.all.copy_(self.ours)
+        torch.sum(self.terms, 0, out=self.local_sums)
+        if self.all is not self.local_sums:
+            self.all.copy_(self.local_sums)
             self.group.all_reduce(self.all)
         self._conclude.launch(stream)
 

@@ -34,7 +34,7 @@ class PPO:
 
     Args:
         spec: shapes, processes and random numbers.
-        settings: its numbers. Those of `live` may be tensors (), which change.
+        settings: its numbers. Those of `changeable` may be tensors (), which change.
 
     Raises:
         ValueError: the kernels are asked for, and the loss is not the one that they compute.
@@ -42,8 +42,16 @@ class PPO:
 
     Settings = Settings
     loss = staticmethod(loss)
-    live = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl", "max_std")
-    live += ("lr_min", "lr_max", "lr_factor", "max_grad_norm")
+    changeable = (
+        "gamma",
+        "gae_lambda",
+        "clip_coef",
+        "clip_value",
+        "ent_coef",
+        "target_kl",
+        "max_std",
+    )
+    changeable += ("lr_min", "lr_max", "lr_factor", "max_grad_norm")
     metrics = (
         Metric("policy_loss", "loss/policy", "policy loss"),
         Metric("value_loss", "loss/value", "value loss"),
@@ -134,8 +142,8 @@ class PPO:
     @torch.no_grad()
     def pack_samples(self, rollout: Record) -> None:
         """Write the samples that the minibatches are taken from, in a new order. In place."""
-        how = {"horizon": self.spec.horizon, "group": self.group, "correction": self.correction}
-        samples = make_samples(rollout, self.policy, self.cfg, **how)
+        options = {"horizon": self.spec.horizon, "group": self.group, "correction": self.correction}
+        samples = make_samples(rollout, self.policy, self.cfg, **options)
         order = self.minibatches.shuffle(self.rng, self.spec.iteration)
         self.minibatches.fill(samples, rollout.memory, order)
         self.stats.zero_()

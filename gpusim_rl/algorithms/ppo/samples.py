@@ -74,15 +74,15 @@ def make_samples(
     value, after = policy.values(critic, first, **begins)
     ends = end_values(value, [r.end, *after], truncated, policy.evaluate, horizon=horizon)
     steps = (r.reward, value, ends, r.terminated, truncated, fault)
-    how = {"gamma": cfg.gamma, "lam": cfg.gae_lambda}
+    options = {"gamma": cfg.gamma, "lam": cfg.gae_lambda}
     valid = (~fault).float()
     reference = newest = {name: getattr(r, name) for name in policy.stored}
     if correction != "none":
         newest = policy.describe(policy.distributions(obs, first, **begins), r.action)
     if correction == "vtrace":
-        advantage, change = vtrace(*steps, likelihood_ratio(newest, r), **how)
+        advantage, change = vtrace(*steps, likelihood_ratio(newest, r), **options)
     else:
-        advantage = change = gae(*steps, **how)
+        advantage = change = gae(*steps, **options)
     advantage = normalize_advantages(advantage, valid, group)
     if correction == "proximal":
         advantage = advantage * likelihood_ratio(newest, r).clamp(max=WEIGHT_MAX)

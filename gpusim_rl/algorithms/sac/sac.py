@@ -19,8 +19,10 @@ from gpusim_rl.runs.demonstrations import Demonstrations
 
 # `SAC.sums`: since the last report
 VALUE, CRITIC_LOSS, ENTROPY, SKIPPED, COUNT = range(5)
-MEMORY = 0.02  # share of the scale of returns that an iteration forgets
-LEAST = 0.3  # scale of returns: costs of a policy that is paid nothing yet are not magnified
+SCALE_FORGET_RATE = 0.02  # share of the scale of returns that an iteration forgets
+LEAST_RETURN_SCALE = (
+    0.3  # scale of returns: costs of a policy that is paid nothing yet are not magnified
+)
 
 
 class SAC:
@@ -40,7 +42,7 @@ class SAC:
 
     Args:
         spec: shapes, processes and random numbers.
-        settings: its numbers. Those of `live` may be tensors (), which change.
+        settings: its numbers. Those of `changeable` may be tensors (), which change.
 
     Attributes:
         demos: demonstrations, which the ring begins with; None for an empty one.
@@ -51,7 +53,7 @@ class SAC:
 
     Settings = Settings
     demos: Demonstrations | None = None
-    live = ("gamma", "target_std", "tau", "max_grad_norm")
+    changeable = ("gamma", "target_std", "tau", "max_grad_norm")
     metrics = (
         Metric("value", "loss/value_mean", "value of the policy's actions", ".2f", "value"),
         Metric("critic_loss", "loss/critic", "critic loss", ".2g", "critic loss"),
@@ -175,12 +177,12 @@ class SAC:
         It is their mean absolute deviation, which few large penalties hardly change.
         """
         n, (mean, _, weight) = values.numel() * self.group.size, self.returns
-        weight.mul_(1 - MEMORY).add_(n)
+        weight.mul_(1 - SCALE_FORGET_RATE).add_(n)
         share = n / weight
         mean.lerp_(self.group.all_reduce(values.sum()) / n, share)
         deviation = self.group.all_reduce((values - mean).abs().sum()) / n
         self.returns[1].lerp_(deviation, share)
-        self.scale.copy_(self.returns[1].clamp(min=LEAST))
+        self.scale.copy_(self.returns[1].clamp(min=LEAST_RETURN_SCALE))
 
     def learn(self, ring: Record) -> None:
         """`policy_delay` updates of the critics, and one of actor and temperature. In place."""
@@ -281,13 +283,13 @@ class SAC:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
         rates = zip(("critic", "actor", "temperature"), self.rates, strict=True)
-        own = {f"{name}_rate": x for name, x in rates}
-        own |= {"log_alpha": self.log_alpha, "updates": self.updates, "sums": self.sums}
-        own |= {"returns": self.returns, "scale": self.scale, "bad": self.bad}
-        own |= {"skipped": self.skipped}
-        own |= {"count": self.count} if self.cfg.save_ring else {}
+        entries = {f"{name}_rate": x for name, x in rates}
+        entries |= {"log_alpha": self.log_alpha, "updates": self.updates, "sums": self.sums}
+        entries |= {"returns": self.returns, "scale": self.scale, "bad": self.bad}
+        entries |= {"skipped": self.skipped}
+        entries |= {"count": self.count} if self.cfg.save_ring else {}
         adam = self.critics.tensors() | self.actor.tensors()
-        tensors = networks | shared("adam/", adam) | shared("sac/", own)
+        tensors = networks | shared("adam/", adam) | shared("sac/", entries)
         return tensors | per_world("sac/", {"running": self.running})
 
     @property

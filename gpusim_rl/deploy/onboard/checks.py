@@ -9,7 +9,7 @@ import numpy as np
 from .verdict import Json, read_verdict
 
 BEYOND = 0.2  # [rad, m] a joint may be measured outside of its range
-FAR = 100.0  # [rad, m] of a pose, for a joint without a range
+FARTHEST_POSE = 100.0  # [rad, m] of a pose, for a joint without a range
 IMU = ("gyro", "accelerometer")  # types of sensors; those of an axis as well
 JOINTS = {"joint_pos", "joint_vel"}
 DEGREES = 180 / math.pi
@@ -24,7 +24,7 @@ class Policy(Protocol):
     """What is used of a `Policy` of runtime.py; see there."""
 
     data: bytes
-    about: Json
+    description: Json
     mjcf: str
     dt: float
     needs: dict[str, int]
@@ -55,11 +55,11 @@ def check_file(
     if not hasattr(policy, "outputs"):
         kind = type(policy).__name__
         raise ValueError(f"policy is of type {kind}: expected a Policy of runtime.py")
-    about, out = policy.about, policy.outputs
+    description, out = policy.description, policy.outputs
     for key, expected in (("task", task), ("robot", robot)):
-        if expected is not None and about.get(key) != expected:
+        if expected is not None and description.get(key) != expected:
             raise ValueError(
-                f"the file's {key} is {about.get(key)!r}, not {expected!r}: another file"
+                f"the file's {key} is {description.get(key)!r}, not {expected!r}: another file"
             )
     if isinstance(joints, str) or not isinstance(joints, Iterable | None):
         raise ValueError(f"joints={joints!r}: expected the names of all joints")
@@ -68,8 +68,8 @@ def check_file(
     servos = isinstance(out.get("kp"), list) and all(out["kp"]) and None not in policy.joints
     if not servos or "joint_pos" not in policy.needs:
         needed = "that reads joint_pos and drives position servos of joints"
-        raise ValueError(f"this is for a policy {needed}: {about.get('task')} is none")
-    standing = about.get("standing")
+        raise ValueError(f"this is for a policy {needed}: {description.get('task')} is none")
+    standing = description.get("standing")
     if not standing or not isinstance(standing, dict):
         raise ValueError("the file does not say how its robot stands: it cannot be checked")
     if "lying" not in standing and not standing.get("fixed"):
@@ -120,7 +120,7 @@ def check_joints(policy: Policy, mine: list[str]) -> None:
     """ValueError unless these are the joints of a policy, in the order of its targets."""
     lacks = [str(name) for name in policy.joints if name not in mine]
     more = [name for name in mine if name not in policy.joints]
-    of = f"the file's robot is {policy.about['robot']!r}"
+    of = f"the file's robot is {policy.description['robot']!r}"
     if lacks or more:
         what = f"lacks {', '.join(lacks) or 'none'}, has {', '.join(more) or 'none'} too many"
         raise ValueError(f"{of}: of its joints this one {what}")
@@ -152,10 +152,10 @@ def check_names(policy: Policy) -> None:
 
 def check_poses(policy: Policy) -> None:
     """ValueError or others if a pose that the robot is sent to is outside of its ranges."""
-    out, lying = policy.outputs, policy.about["standing"].get("lying")
+    out, lying = policy.outputs, policy.description["standing"].get("lying")
     for name, pose in {"safe_pose": out["safe_pose"], "lying": lying}.items():
         for key in ("control_range", "joint_range") if pose is not None else ():
-            low, high = np.transpose([x or (-FAR, FAR) for x in out[key]])
+            low, high = np.transpose([x or (-FARTHEST_POSE, FARTHEST_POSE) for x in out[key]])
             away = np.maximum(low - pose, pose - high)
             if away.max() > BEYOND:
                 joint = policy.joints[int(away.argmax())]
@@ -180,7 +180,7 @@ def numbers(policy: Policy) -> Iterator[tuple[str, Any, tuple[int, ...]]]:
 
     A range is (2, width). What may be None has a stand-in.
     """
-    out, standing, n = policy.outputs, policy.about["standing"], len(policy.joints)
+    out, standing, n = policy.outputs, policy.description["standing"], len(policy.joints)
     for key in ("kp", "kd", "safe_pose", "change"):
         yield key, out[key], (n,)
     yield "torque_limit", [1.0 if x is None else x for x in out["torque_limit"]], (n,)
@@ -221,7 +221,7 @@ def reading_bounds(policy: Policy, margin: float) -> tuple[Bounds, Bounds]:
 
 def moving(policy: Policy) -> list[str]:
     """The readings that change as the joints move: of joints, and of the IMU of a free base."""
-    fixed = policy.about["standing"].get("fixed")
+    fixed = policy.description["standing"].get("fixed")
     sensors = {name: str(described(policy, name).get("sensor")) for name in policy.needs}
     imu = [name for name, x in sensors.items() if x in IMU or x.endswith("axis")]
     return [name for name in policy.needs if name in JOINTS or (name in imu and not fixed)]
@@ -274,23 +274,23 @@ def outside(policy: Policy, values: Values, bounds: Bounds) -> list[str]:
 
 def hint(policy: Policy, name: str, x: Array, bounds: tuple[Array, Array]) -> str:
     """A possible reason for a reading (width,) outside of its bounds."""
-    about = described(policy, name)
+    description = described(policy, name)
     least, greatest = bounds
 
     def fits(y: Array) -> bool:
         return bool(((least <= y) & (y <= greatest)).all())
 
-    if "sign" in about:
-        return f": it is {about['sign']}"
+    if "sign" in description:
+        return f": it is {description['sign']}"
     large = np.abs(x).max() > 5 * max(np.abs(least).max(), np.abs(greatest).max())
-    if about["units"][0].startswith("rad") and large and fits(x / DEGREES):
+    if description["units"][0].startswith("rad") and large and fits(x / DEGREES):
         return ": is it in degrees?"
     return ": is its sign another?" if fits(np.where((x < least) | (x > greatest), -x, x)) else ""
 
 
 def described(policy: Policy, name: str) -> Json:
     """The file's description of an input; empty if it has none."""
-    return next((x for x in policy.about["inputs"] if x["name"] == name), {})
+    return next((x for x in policy.description["inputs"] if x["name"] == name), {})
 
 
 def label(policy: Policy, name: str, i: int) -> str:

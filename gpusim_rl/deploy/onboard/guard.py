@@ -117,7 +117,7 @@ class Guard:
             raise ValueError(f"gate={self.gate!r}: expected True or False")
         check_file(self.policy, self.task, self.robot, self.joints)
         self.stance = np.array(self.policy.outputs["safe_pose"], float)
-        lying = self.policy.about["standing"].get("lying")
+        lying = self.policy.description["standing"].get("lying")
         self.lying = None if lying is None else np.array(lying, float)
         self.limits = Limits(self.policy.outputs, self.change, self.speed * self.policy.dt)
         self.trained, self.anyhow = reading_bounds(self.policy, self.margin)

@@ -8,7 +8,11 @@ import numpy as np
 from .checks import Policy, Values, described, label
 
 MOVE = 0.05  # [rad, m] to both sides of the stance
-NEAR = {"joint_pos": 0.35, "joint_vel": 0.5, "gyro": 0.3}  # largest distance from the file's stance
+LARGEST_STANCE_ERROR = {
+    "joint_pos": 0.35,
+    "joint_vel": 0.5,
+    "gyro": 0.3,
+}  # largest distance from the file's stance
 MIRRORED = 0.25  # [rad, m] a joint may be near the mirror image of its stance
 NEAR_AXIS = 0.3  # the same of a unit vector
 CLEAR = 0.01  # least tilt, in the file, that tells the legs apart; small ones depend on friction
@@ -63,9 +67,9 @@ def not_mirrored(policy: Policy, pose: Array, stance: Array) -> None:
 def at_rest(policy: Policy, values: Values, hung: bool) -> None:
     """ValueError unless the robot in its stance measures what the file says."""
     pose = {"joint_pos": policy.outputs["safe_pose"]} if hung else {}
-    for name, expected in (policy.about["standing"]["readings"] | pose).items():
+    for name, expected in (policy.description["standing"]["readings"] | pose).items():
         i, away = farthest(values[name], expected)
-        if away > (NEAR_AXIS if is_axis(policy, name) else NEAR.get(name, np.inf)):
+        if away > (NEAR_AXIS if is_axis(policy, name) else LARGEST_STANCE_ERROR.get(name, np.inf)):
             line = f"preflight: {label(policy, name, i)} is {values[name][i]:.3g} in the stance"
             sign = described(policy, name).get("sign")
             line += f", expected {expected[i]:.3g}" + (f": it is {sign}" if sign else "")
@@ -85,7 +89,7 @@ def is_axis(policy: Policy, name: str) -> bool:
 
 def upright(policy: Policy, values: Values) -> None:
     """ValueError if the base tilts far from its stance as the joints move a little."""
-    for name, expected in policy.about["standing"]["readings"].items():
+    for name, expected in policy.description["standing"]["readings"].items():
         i, away = farthest(values[name], expected)
         if is_axis(policy, name) and away > NEAR_AXIS:
             what = f"{label(policy, name, i)} is {values[name][i]:.3g}, expected {expected[i]:.3g}"
@@ -95,7 +99,7 @@ def upright(policy: Policy, values: Values) -> None:
 def joint_answers(policy: Policy, i: int, answer: Answer, late: float, hung: bool) -> None:
     """ValueError unless the readings changed as they do when joint i moves."""
     name, joints = policy.joints[i], policy.joints
-    changes = policy.about["standing"]["changes"]
+    changes = policy.description["standing"]["changes"]
     expected_moves = np.eye(len(joints)) * MOVE if hung else np.array(changes["joint_pos"], float)
     seen = answer.values["joint_pos"]
     if np.abs(seen).max() < 0.1 * np.abs(expected_moves[i]).max():
@@ -103,7 +107,7 @@ def joint_answers(policy: Policy, i: int, answer: Answer, late: float, hung: boo
     if np.abs(seen).max() > 10 * MOVE:
         what = f"joint_pos of {name} changed by {seen[i]:.3g}"
         raise ValueError(f"preflight: {what}: is it in degrees?")
-    expected = policy.about["standing"]["delay"][i]
+    expected = policy.description["standing"]["delay"][i]
     if answer.delay > expected + late and abs(seen[i]) > abs(expected_moves[i, i]) / 2:
         line = f"{name} answers after {answer.delay:g} control steps, in training {expected:g}"
         raise ValueError(f"preflight: {line}: readings or targets are late")
@@ -155,12 +159,12 @@ def nearest(seen: Array, expected: Array, i: int) -> tuple[int, int]:
 
 def base_answers(policy: Policy, answers: list[Answer]) -> None:
     """ValueError if the base tilts otherwise than in the file, or the gyro does not show it."""
-    about = policy.about["standing"]
-    for axis in [x for x in about["changes"] if x != "joint_pos"]:
-        expected = np.array(about["changes"][axis], float)
+    description = policy.description["standing"]
+    for axis in [x for x in description["changes"] if x != "joint_pos"]:
+        expected = np.array(description["changes"][axis], float)
         tilts(policy.joints, axis, answers, expected)
         if described(policy, axis)["frame"] == described(policy, "gyro").get("frame"):
-            turns(axis, answers, expected, np.array(about["readings"][axis], float))
+            turns(axis, answers, expected, np.array(description["readings"][axis], float))
 
 
 def tilts(joints: list[str], axis: str, answers: list[Answer], expected: Array) -> None:

@@ -29,7 +29,10 @@ from .verdict import Json, digest
 FORMAT = 1
 NAME, TOPIC, SCHEMA = "gpusim_rl", "/control", "gpusim_rl.Step"
 # Why: docs/decisions/robot-log.md
-CHUNK, LONGEST = 16 << 10, 0.5  # bytes and [s] of a chunk; a killed program loses at most one
+CHUNK, LONGEST_CHUNK_S = (
+    16 << 10,
+    0.5,
+)  # bytes and [s] of a chunk; a killed program loses at most one
 LIMIT = 1 << 26  # bytes of one record of a file that is read
 DT = 1e-4, 10.0  # shortest and longest control period [s], as of runtime.py
 MISSING = "a robot's log needs mcap: pip install mcap"
@@ -65,9 +68,9 @@ class Log:
             raise FileExistsError(f"{path} exists already: name another log") from None
         self.writer = Writer(self.file, enable_data_crcs=True)
         self.writer.start(NAME)
-        about = json.dumps(policy.about)
-        values = {"format": str(FORMAT), "digest": digest(policy.data), "about": about}
-        values |= {"mjcf": policy.mjcf, "sha256": checksum(about, policy.mjcf)}
+        description = json.dumps(policy.description)
+        values = {"format": str(FORMAT), "digest": digest(policy.data), "about": description}
+        values |= {"mjcf": policy.mjcf, "sha256": checksum(description, policy.mjcf)}
         self.writer.add_metadata(NAME, values)
         kind = self.writer.register_schema(
             SCHEMA, "jsonschema", json.dumps(schema(policy)).encode()
@@ -87,7 +90,7 @@ class Log:
         at = self.begin + max(0, int((now - self.first) * 1e9))
         self.writer.add_message(self.channel, at, data, at)
         self.bytes, self.last = self.bytes + len(data), now
-        if self.bytes >= CHUNK or now - self.flushed >= LONGEST:
+        if self.bytes >= CHUNK or now - self.flushed >= LONGEST_CHUNK_S:
             self.writer.flush()
             self.bytes, self.flushed = 0, now
 
@@ -98,9 +101,9 @@ class Log:
                 self.writer.finish()
 
 
-def checksum(about: str, mjcf: str) -> str:
+def checksum(description: str, mjcf: str) -> str:
     """SHA-256 of the two texts: MCAP's own checksum of them is missing where a log was cut."""
-    return hashlib.sha256((about + mjcf).encode()).hexdigest()
+    return hashlib.sha256((description + mjcf).encode()).hexdigest()
 
 
 def encode(step: Json) -> bytes:
@@ -132,10 +135,10 @@ def row(values: list[float]) -> str:
 
 def schema(policy: Policy) -> Json:
     """The JSON schema of a step, with the units of its numbers."""
-    inputs = {x["name"]: x for x in policy.about["inputs"]}
+    inputs = {x["name"]: x for x in policy.description["inputs"]}
 
-    def numbers(about: Json, names: list[str]) -> Json:
-        units = ", ".join(sorted({*about.get("units", [])}))
+    def numbers(description: Json, names: list[str]) -> Json:
+        units = ", ".join(sorted({*description.get("units", [])}))
         says = f"{', '.join(map(str, names))} [{units}]" if names else f"[{units}]"
         return {"type": "array", "items": {"type": ["number", "null"]}, "description": says}
 
@@ -161,7 +164,7 @@ class Recording:
     """T control steps of a robot, as its log has them. What was not there is NaN.
 
     Attributes:
-        about: the description of the controller, as docs/policy.schema.json has it.
+        description: the description of the controller, as docs/policy.schema.json has it.
         mjcf: the text of its model.
         digest: SHA-256 of the controller's file without its verdict.
         whole: whether the log was closed; else its program was killed, or the file is cut.
@@ -175,7 +178,7 @@ class Recording:
         faults: what was wrong in each step, one line each.
     """
 
-    about: Json
+    description: Json
     mjcf: str
     digest: str
     whole: bool
@@ -192,12 +195,12 @@ class Recording:
     @property
     def dt(self) -> float:
         """The control period [s]."""
-        return float(self.about["dt"])
+        return float(self.description["dt"])
 
     @property
     def joints(self) -> list[str]:
         """The names of the joints, in the order of the targets."""
-        return self.about["outputs"][0]["joints"]
+        return self.description["outputs"][0]["joints"]
 
 
 def read(path: str | Path) -> Recording:
@@ -211,7 +214,7 @@ def read(path: str | Path) -> Recording:
         from mcap.stream_reader import StreamReader
     except ImportError:
         raise ValueError(MISSING) from None
-    about: dict[str, str] = {}
+    description: dict[str, str] = {}
     rows, whole, channels = [], True, set[int]()
     with open(path, "rb") as file:
         reader = StreamReader(file, validate_crcs=True, record_size_limit=LIMIT)
@@ -219,7 +222,7 @@ def read(path: str | Path) -> Recording:
             for record in reader.records:
                 kind = type(record).__name__
                 if kind == "Metadata" and record.name == NAME:
-                    about = record.metadata
+                    description = record.metadata
                 elif kind == "Channel" and record.topic == TOPIC:
                     channels.add(record.id)
                 elif kind == "Message" and record.channel_id in channels:
@@ -229,10 +232,10 @@ def read(path: str | Path) -> Recording:
             if file.read(1):  # the file goes on, so it was not cut
                 reason = " ".join(str(error).split())[:200]
                 raise ValueError(f"{path} is a damaged MCAP file: {reason}") from None
-    if wrong := fault(about):
+    if wrong := fault(description):
         raise ValueError(f"{path} {wrong}")
     try:
-        return recording(about, rows, whole)
+        return recording(description, rows, whole)
     except MISTAKES as error:
         reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
         raise ValueError(f"{path} is a damaged log: {reason}") from None
@@ -251,13 +254,13 @@ def fault(metadata: Mapping[str, str]) -> str:
 
 def recording(metadata: Mapping[str, str], rows: list[Json], whole: bool) -> Recording:
     """The steps of a log; raises many kinds of error if it is damaged."""
-    about = json.loads(metadata["about"])
-    kinds = {x["name"]: (x["kind"], x["shape"]) for x in about["inputs"]}
+    description = json.loads(metadata["about"])
+    kinds = {x["name"]: (x["kind"], x["shape"]) for x in description["inputs"]}
     readings = {name: int(shape[0]) for name, (kind, shape) in kinds.items() if kind == "reading"}
     (commands,) = [int(shape[0]) for kind, shape in kinds.values() if kind == "command"] or [0]
-    nu = len(about["outputs"][0]["joints"])
-    if not DT[0] <= float(about["dt"]) <= DT[1]:
-        raise ValueError(f"dt {about['dt']}")
+    nu = len(description["outputs"][0]["joints"])
+    if not DT[0] <= float(description["dt"]) <= DT[1]:
+        raise ValueError(f"dt {description['dt']}")
 
     def stack(values: Iterable[Any], width: int) -> Array:
         x = [[None] * width if row is None else row for row in values]
@@ -267,7 +270,7 @@ def recording(metadata: Mapping[str, str], rows: list[Json], whole: bool) -> Rec
         return np.array([row[name] for row in rows], kind)
 
     return Recording(
-        about=about,
+        description=description,
         mjcf=metadata["mjcf"],
         digest=metadata["digest"],
         whole=whole,

@@ -6,7 +6,7 @@ from typing import Any
 from gpusim_rl.envs.randomization.fields import FIELDS, field
 
 KINDS = ("off", "uniform", "log_uniform", "normal")
-SMALLEST = 1e-18  # of a float32 that can be squared and inverted
+SMALLEST_FLOAT32 = 1e-18  # of a float32 that can be squared and inverted
 NUMBERS = ("low", "high", "every")  # of an entry, that a curriculum may change
 Entry = dict[str, Any]
 
@@ -102,8 +102,8 @@ def check_number(key: str, value: Any) -> float:
     """The value as a float; ValueError unless it is a finite number, and 0 or not too small."""
     if type(value) not in (int, float) or not abs(value) < 1e30:
         raise ValueError(f"{key}={value!r}: expected a number")
-    if 0 < abs(value) < SMALLEST:
-        raise ValueError(f"{key}={value}: expected 0 or a number of at least {SMALLEST}")
+    if 0 < abs(value) < SMALLEST_FLOAT32:
+        raise ValueError(f"{key}={value}: expected 0 or a number of at least {SMALLEST_FLOAT32}")
     return float(value)
 
 

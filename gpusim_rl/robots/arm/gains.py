@@ -15,7 +15,9 @@ from gpusim_rl.robots.robot_config import Robot
 POSES = 200  # in which weights and inertias are measured
 # The joint's largest torque: so often that of the weight, and rad/s² of acceleration more.
 LIFT, ACCELERATION = 2.0, 10.0
-LEAST = 1 / 7  # of the largest torque, as of the joints of Franka Emika's Panda: 12 of 87 N m
+LEAST_TORQUE_FRACTION = (
+    1 / 7
+)  # of the largest torque, as of the joints of Franka Emika's Panda: 12 of 87 N m
 ROTOR = 1.5e-4  # s²: armature over torque, of the motors of Unitree G1's legs, as for humanoids
 FREQUENCY, DAMPING = 2 * math.pi * 3.0, 1.0  # rad/s, 1: of a servo with all that it moves
 SAG = 0.1  # rad, by which weights may pull a servo away, at most
@@ -61,7 +63,7 @@ def fill_gains(filled: Callable[..., Array], loads: Loads, rotor: Array, servo: 
         servo: (n,) bool: the file has a servo, whose kd counts.
     """
     need = LIFT * loads.weight + ACCELERATION * (loads.inertia + rotor)
-    torque = filled("torque", np.maximum(need, LEAST * need.max()))
+    torque = filled("torque", np.maximum(need, LEAST_TORQUE_FRACTION * need.max()))
     moved = loads.inertia + filled("armature", ROTOR * torque)
     kp = filled("kp", np.maximum(moved * FREQUENCY**2, loads.weight / SAG))
     filled("kd", 2 * DAMPING * np.sqrt(kp * moved), servo)

@@ -18,7 +18,7 @@ WORDS = (
     r"attach|flange",
     r"wrist|hand",
 )
-NEAR = 0.01  # m: the tool's axis is not taken from places that are nearer
+LEAST_AXIS_LENGTH_M = 0.01  # m: the tool's axis is not taken from places that are nearer
 
 
 class Tool(NamedTuple):
@@ -78,7 +78,7 @@ def body_tool(m: mujoco.MjModel, links: Links, body: int, at: Array | None, why:
     frame = d.xmat[body].reshape(3, 3)
     at = d.xpos[body].copy() if at is None else at
     away = [at - d.xanchor[j] for j in reversed(links.joints)]
-    out = next((v for v in away if np.linalg.norm(v) > NEAR), np.array([0.0, 0, 1]))
+    out = next((v for v in away if np.linalg.norm(v) > LEAST_AXIS_LENGTH_M), np.array([0.0, 0, 1]))
     local = frame.T @ out
     axis = np.zeros(3)
     axis[np.abs(local).argmax()] = np.sign(local[np.abs(local).argmax()])

@@ -9,7 +9,7 @@ import mujoco
 from gpusim_rl.robots import bodies
 from gpusim_rl.robots.bodies import FREE, HINGE, RobotError
 
-FEWEST = 3  # hinges that bring a tool to the points of a box
+FEWEST_HINGES = 3  # hinges that bring a tool to the points of a box
 LONGER = 2  # hinges that a branch must have more than the others, to be the arm
 WALKERS = "; robots that walk are for task=quadruped and task=humanoid"
 # Joints with these words in their names move fingers.
@@ -36,7 +36,7 @@ def count_chains(m: mujoco.MjModel) -> int:
         chains, body = parts, parts[0]
         below = [b for b in range(body + 1, m.nbody) if m.body_parentid[b] == body]
         parts = [b for b in below if depth(m, b)]
-    long = [b for b in parts if depth(m, b) >= FEWEST]
+    long = [b for b in parts if depth(m, b) >= FEWEST_HINGES]
     return max(len(long), len(chains))
 
 
@@ -112,7 +112,7 @@ def find_end(m: mujoco.MjModel, root: int) -> int:
         order = sorted(lengths, key=lambda b: -lengths[b])
         second = lengths[order[1]] if len(order) > 1 else -LONGER
         if lengths[order[0]] < second + LONGER:
-            if len(bodies.hinges_between(m, int(m.body_parentid[root]), body)) >= FEWEST:
+            if len(bodies.hinges_between(m, int(m.body_parentid[root]), body)) >= FEWEST_HINGES:
                 return body
             names = " and ".join(repr(last_name(m, b)) for b in order[:2])
             raise RobotError(
@@ -172,9 +172,9 @@ def check_chain(m: mujoco.MjModel, root: int, chain: list[int], last: int) -> No
         if m.body_jntnum[m.jnt_bodyid[j]] > 1:
             body = m.body(m.jnt_bodyid[j]).name
             raise RobotError(f"robot.joints: the body {body!r} has several joints: expected one")
-    if len(chain) < FEWEST:
+    if len(chain) < FEWEST_HINGES:
         listed = ", ".join(names) or "none"
         raise RobotError(
-            f"robot.joints: expected {FEWEST} hinges or more {where}, there are {len(chain)}: "
-            f"{listed}"
+            f"robot.joints: expected {FEWEST_HINGES} hinges or more {where}, there are "
+            f"{len(chain)}: {listed}"
         )

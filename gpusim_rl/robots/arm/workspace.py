@@ -14,7 +14,7 @@ from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.bodies import RobotError
 
 # Of conf/task/reach.yaml and tasks/assets/arm.xml [m]
-LARGEST, REACH = (0.15, 0.3, 0.15), 0.947
+LARGEST_BOX, REACH = (0.15, 0.3, 0.15), 0.947
 SIZES = (1.0, 0.75, 0.5, 0.35)  # of the scaled box that are tried
 LEANS = (1.0, 0.5)  # shares of the lean that is asked for
 SPINS = (3.1416, 2.0, 1.2, 0.6)  # rad
@@ -78,7 +78,7 @@ def candidates(
     choices |= {key: [fixed[key]] for key in choices if key in fixed}
     turns = [choices.get(key, [0.0]) for key in ("lean", "spin")]
     for share, largest_lean, spin in product(SIZES, *turns):
-        half = share * arm.reach / REACH * np.array(LARGEST)
+        half = share * arm.reach / REACH * np.array(LARGEST_BOX)
         half = np.array(fixed.get("largest") or half)
         boxes = []
         for tilt, (x, z) in product(choices.get("tilt", [0.0]), PLACES):

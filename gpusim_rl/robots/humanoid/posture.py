@@ -10,7 +10,7 @@ from gpusim_rl.robots.legs import Legs
 
 BEND = 0.64  # rad of the knees, as in the stance with bent knees of mjlab's G1
 LEVEL = 0.087  # rad, largest tilt of a sole in a stance
-NEAR = 1e-3  # rad by which a stance may be beyond limits
+LIMIT_TOLERANCE_RAD = 1e-3  # rad by which a stance may be beyond limits
 DIRECTIONS = 64  # in which the center of mass must not be beyond the soles
 
 
@@ -90,7 +90,9 @@ class Posture(Legs):
 
     def fault(self, angles: Array) -> str:
         """Why nothing can stand like this, or ""."""
-        if ((angles < self.low - NEAR) | (angles > self.high + NEAR)).any():
+        if (
+            (angles < self.low - LIMIT_TOLERANCE_RAD) | (angles > self.high + LIMIT_TOLERANCE_RAD)
+        ).any():
             return "a joint is beyond its limits"
         self.set_angles(angles)
         if (tilt := float(self.tilts().max())) > LEVEL:

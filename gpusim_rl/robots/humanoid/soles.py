@@ -10,7 +10,7 @@ from gpusim_rl.robots.bodies import Array, RobotError, kinematics, outline, subt
 
 RADIUS = 0.01  # m of the spheres, at most
 THICK = 0.015  # m above a foot's lowest point: what is lower belongs to its sole
-SMALLEST = 0.01  # m, least length and width of a sole
+SMALLEST_SOLE_M = 0.01  # m, least length and width of a sole
 
 
 class Sole(NamedTuple):
@@ -48,7 +48,7 @@ def fit_sole(m: mujoco.MjModel, base: str, foot: str) -> Sole:
     flat = points[points[:, 2] < low + THICK]
     center = (flat.max(0) + flat.min(0))[:2] / 2
     half = (flat.max(0) - flat.min(0))[:2] / 2
-    if 2 * half.min() < SMALLEST:
+    if 2 * half.min() < SMALLEST_SOLE_M:
         size = f"{2e3 * half[0]:.0f} by {2e3 * half[1]:.0f} mm"
         raise RobotError(f"robot.feet: the sole of {foot!r} is {size}: it cannot stand on it")
     radius = min(RADIUS, float(half.min()) / 2)

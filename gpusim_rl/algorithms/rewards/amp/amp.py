@@ -35,7 +35,7 @@ class AMP:
     """
 
     Settings = Settings
-    live = ("weight",)
+    changeable = ("weight",)
     metrics = (
         Metric("style", "reward_model/style", "reward of the style [1/s]", ".3f", "style [1/s]"),
         Metric("shown", "reward_model/shown", "discriminator of what was shown", ".3f"),
@@ -82,23 +82,25 @@ class AMP:
         """Some steps of the discriminator on transitions drawn anew. In place."""
         cfg, worlds = self.cfg, self.spec.num_envs
         per_world = -(-cfg.batch // (worlds * self.spec.group.size))
-        own, valid = self.normalized(self.transitions(record)), (~record.fault).float()
+        entries, valid = self.normalized(self.transitions(record)), (~record.fault).float()
         for rng in (self.rng, self.own_rng):
             rng.draw(self.spec.iteration)
         rows = self.rng.integers("amp/shown", len(self.shown), cfg.steps * cfg.batch)[0]
-        times = self.own_rng.integers("amp/own", len(own), cfg.steps * per_world)  # (B, …)
+        times = self.own_rng.integers("amp/own", len(entries), cfg.steps * per_world)  # (B, …)
         columns = torch.arange(worlds, device=times.device)[:, None]
         for shown, t in zip(rows.split(cfg.batch), times.split(per_world, 1), strict=True):
-            self.step(self.shown[shown], own[t, columns].flatten(0, 1), valid[t, columns].flatten())
+            self.step(
+                self.shown[shown], entries[t, columns].flatten(0, 1), valid[t, columns].flatten()
+            )
 
-    def step(self, shown: Tensor, own: Tensor, valid: Tensor) -> None:
+    def step(self, shown: Tensor, entries: Tensor, valid: Tensor) -> None:
         """One step of Adam on transitions (n, 2k) shown and (m, 2k) of the policy. In place.
 
         valid: (m,) 1, or 0 for a transition of a faulty world, which counts for nothing.
         """
         group, first = self.spec.group, shown.requires_grad_()
         count = group.all_reduce(valid.sum()).clamp(min=1)  # of all processes
-        real, fake = self.network(first).squeeze(-1), self.network(own).squeeze(-1)
+        real, fake = self.network(first).squeeze(-1), self.network(entries).squeeze(-1)
         (slope,) = torch.autograd.grad(real.sum(), first, create_graph=True)
         penalty = 0.5 * self.cfg.gradient_penalty * slope.square().sum(1).mean()
         of_shown = ((real - 1).square().mean() + penalty) / group.size  # each has the same
@@ -116,13 +118,13 @@ class AMP:
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
-        own = self.optimizer.tensors() | {"values": self.values}
-        return shared("amp/", self.network.state_dict(keep_vars=True) | own)
+        entries = self.optimizer.tensors() | {"values": self.values}
+        return shared("amp/", self.network.state_dict(keep_vars=True) | entries)
 
 
 def term_columns(demos: Demonstrations, names: list[str]) -> list[int]:
     """The columns of the critic's view that hold some terms; ValueError names an unknown one."""
-    widths: dict[str, int] = json.loads(demos.about["terms"])
+    widths: dict[str, int] = json.loads(demos.description["terms"])
     if unknown := [name for name in names if name not in widths]:
         raise ValueError(f"reward.terms: no term {unknown[0]!r}: choose of {', '.join(widths)}")
     ends = zip(widths.items(), accumulate(widths.values()), strict=True)

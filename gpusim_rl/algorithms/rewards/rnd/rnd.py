@@ -27,7 +27,7 @@ class RND:
     """
 
     Settings = Settings
-    live = ("weight",)
+    changeable = ("weight",)
     metrics = (
         Metric("novelty", "reward_model/novelty", "error of the predictor"),
         Metric("bonus", "reward_model/bonus", "bonus of a step [1/s]", ".3f", "bonus [1/s]"),
@@ -77,6 +77,6 @@ class RND:
         return self.means.clone()
 
     def tensors(self) -> dict[str, Live]:
-        own = self.optimizer.tensors() | {"means": self.means}
-        nets = shared("rnd/", self.nets.state_dict(keep_vars=True) | own)
+        entries = self.optimizer.tensors() | {"means": self.means}
+        nets = shared("rnd/", self.nets.state_dict(keep_vars=True) | entries)
         return nets | per_world("rnd/", {"return": self.last})
