@@ -1,7 +1,6 @@
 """Bodies, joints and names of a robot's model: what robots of every shape need to be read."""
 
 from itertools import product
-from typing import Any
 
 import mujoco
 import numpy as np
@@ -18,7 +17,7 @@ class RobotError(ValueError):
     """The model is not a robot of the shape that was asked for."""
 
 
-def check_name(key: str, kind: str, name: Any, choices: list[str]) -> str:
+def check_name(key: str, kind: str, name: str, choices: list[str]) -> str:
     """The name, if it is among the choices; RobotError if it is not."""
     if name not in choices:
         listed = ", ".join(choice for choice in choices if choice)
@@ -26,20 +25,20 @@ def check_name(key: str, kind: str, name: Any, choices: list[str]) -> str:
     return name
 
 
-def check_count(feet: Any, joints: Any, count: int, expected: str) -> None:
+def check_count(feet: list | None, joints: list | None, count: int, expected: str) -> None:
     """RobotError unless feet and joints of a description are None or `count` each."""
     for key, value in (("feet", feet), ("joints", joints)):
         if value is not None and (not isinstance(value, list) or len(value) != count):
             raise RobotError(f"robot.{key}={value}: expected {expected}")
 
 
-def joints_of_names(m: mujoco.MjModel, joints: list[Any]) -> list[int]:
+def joints_of_names(m: mujoco.MjModel, joints: list[str]) -> list[int]:
     """The ids of joints with these names. RobotError if there is no such joint."""
     names = [m.joint(j).name for j in range(m.njnt)]
     return [names.index(check_name("joints", "joint", name, names)) for name in joints]
 
 
-def find_base(spec: mujoco.MjSpec, name: str | None) -> Any:
+def find_base(spec: mujoco.MjSpec, name: str | None) -> mujoco.MjsBody:
     """The body of the base: the named one, else the one with a free joint, else the only child of
     the world with joints."""
     if name is not None:
@@ -60,7 +59,7 @@ def find_base(spec: mujoco.MjSpec, name: str | None) -> Any:
     return roots[0]
 
 
-def check_floats(base: Any) -> Any:
+def check_floats(base: mujoco.MjsBody) -> mujoco.MjsBody:
     """The base, if it is a child of the world, as a body with a free joint must be; else
     RobotError."""
     root = base
@@ -94,7 +93,7 @@ def raise_origin(spec: mujoco.MjSpec, m: mujoco.MjModel, base: str) -> bool:
     return len(chain) > 1
 
 
-def is_empty(m: mujoco.MjModel, body: Any) -> bool:
+def is_empty(m: mujoco.MjModel, body: mujoco.MjsBody) -> bool:
     """Whether a body of a spec has no mass, geoms, sites or frames."""
     bare = not (body.geoms or body.sites or body.frames)
     return bare and not m.body_mass[m.body(body.name).id]
@@ -109,15 +108,37 @@ def kinematics(m: mujoco.MjModel, qpos: Array | None = None) -> mujoco.MjData:
     return d
 
 
+def way_to(m: mujoco.MjModel, body: int) -> list[int]:
+    """The ids of the bodies from the world to a body, both among them."""
+    way = [int(body)]
+    while way[0]:
+        way.insert(0, int(m.body_parentid[way[0]]))
+    return way
+
+
+def children(m: mujoco.MjModel, body: int) -> list[int]:
+    """The ids of the bodies right below a body."""
+    return [b for b in range(body + 1, m.nbody) if m.body_parentid[b] == body]
+
+
+def joints_along(m: mujoco.MjModel, way: list[int]) -> list[int]:
+    """The ids of the joints of all kinds of these bodies."""
+    return [j for b in way for j in range(m.body_jntadr[b], m.body_jntadr[b] + m.body_jntnum[b])]
+
+
 def hinges_between(m: mujoco.MjModel, base: int, body: int) -> list[int]:
     """The hinges on the way from the base to a body below it; none if it is not below."""
-    hinges: list[int] = []
-    while body not in (0, base):
-        first, count = m.body_jntadr[body], m.body_jntnum[body]
-        joints = range(first, first + count) if count else ()
-        hinges = [j for j in joints if m.jnt_type[j] == HINGE] + hinges
-        body = m.body_parentid[body]
-    return hinges if body == base else []
+    way = way_to(m, body)
+    below = way[way.index(base) + 1 :] if base in way else []
+    return [j for j in joints_along(m, below) if m.jnt_type[j] == HINGE]
+
+
+def find_chains(m: mujoco.MjModel, base: int) -> dict[int, list[int]]:
+    """Last body → its hinges from the base, for each chain of hinges below it."""
+    moved = {*m.jnt_bodyid[m.jnt_type == HINGE].tolist()}
+    ends = [b for b in sorted(moved) if not (subtree(m, b) - {b}) & moved]
+    chains = {b: hinges_between(m, base, b) for b in ends}
+    return {b: hinges for b, hinges in chains.items() if hinges}
 
 
 def subtree(m: mujoco.MjModel, body: int) -> set[int]:

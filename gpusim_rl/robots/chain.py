@@ -1,13 +1,11 @@
 """Where the tool of an arm is: forward kinematics of a chain of hinges, on tensors."""
 
-from typing import Any
-
 import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
-HINGE = mujoco.mjtJoint.mjJNT_HINGE
+from gpusim_rl.robots.bodies import HINGE, way_to
 
 
 class Chain:
@@ -28,16 +26,12 @@ class Chain:
         ValueError: the site hangs on another joint than hinges, one for each body.
     """
 
-    def __init__(self, m: Any, site: str, device: str = "cpu"):
-        at, body = m.site(site).id, int(m.site(site).bodyid[0])
-        bodies: list[int] = []
-        while body:
-            bodies.insert(0, body)
-            body = int(m.body_parentid[body])
+    def __init__(self, m: mujoco.MjModel, site: str, device: str = "cpu"):
+        at = m.site(site).id
         self.joints: list[int] = []
         self.constants: list[np.ndarray] = []  # (3, 4) the transform before each hinge's turn
         fixed = np.eye(4)
-        for body in bodies:
+        for body in way_to(m, m.site_bodyid[at])[1:]:
             fixed = fixed @ transform(m.body_pos[body], m.body_quat[body])
             count, joint = int(m.body_jntnum[body]), int(m.body_jntadr[body])
             if count > 1 or (count and m.jnt_type[joint] != HINGE):

@@ -2,8 +2,8 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
 
 from gpusim_rl.robots.bodies import FREE, keyframe_of
 from gpusim_rl.robots.load import SHAPES, Loaded
@@ -11,7 +11,7 @@ from gpusim_rl.robots.load import SHAPES, Loaded
 TASKS = {"quadruped": "quadruped", "humanoid": "humanoid", "arm": "reach"}  # shape → a task of it
 
 
-def reasons(described: dict[str, Any], loaded: Loaded) -> dict[str, str]:
+def reasons(described: Mapping[str, object], loaded: Loaded) -> dict[str, str]:
     """Key → where its value comes from, for each that the description lacks.
 
     Args:
@@ -43,7 +43,7 @@ def sentence(loaded: Loaded) -> str:
     return f"{shape_of(loaded)}, {joints} joints, {place}"
 
 
-def task_words(loaded: Loaded, described: dict[str, Any], name: str) -> str:
+def task_words(loaded: Loaded, described: Mapping[str, object], name: str) -> str:
     """The words of train.py that train a robot.
 
     Args:
@@ -64,9 +64,9 @@ def task_words(loaded: Loaded, described: dict[str, Any], name: str) -> str:
 
 def as_yaml(
     loaded: Loaded,
-    described: dict[str, Any],
+    described: Mapping[str, object],
     name: str,
-    actuator: dict[str, Any],
+    actuator: dict[str, object],
     whole: bool = True,
 ) -> str:
     """The text of a file in conf/robot/ that describes a robot, with these actuators.

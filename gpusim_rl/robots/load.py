@@ -204,7 +204,10 @@ def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> s
     Without legs it is an arm if it stands fixed and has one or two chains of joints. Any other
     counts as a quadruped, which is then refused in one line.
     """
-    if robot.tool is not None or (isinstance(robot.joints, list) and is_flat(robot.joints)):
+    joints = robot.joints
+    # names, not lists of names
+    named = isinstance(joints, list) and all(isinstance(joint, str) for joint in joints)
+    if robot.tool is not None or named:
         return "arm"
     for legs in (robot.feet, robot.joints):
         if isinstance(legs, list):
@@ -218,8 +221,3 @@ def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> s
         return shape
     fixed = one_arm.is_fixed(original) and one_arm.count_chains(original) <= 2
     return "arm" if fixed else "quadruped"
-
-
-def is_flat(joints: list[Any]) -> bool:
-    """Whether these are names, not lists of names."""
-    return all(isinstance(joint, str) for joint in joints)

@@ -6,7 +6,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import GEOM, MESH, SPHERE
+from gpusim_rl.robots.bodies import GEOM, MESH, SPHERE, Array
 from gpusim_rl.robots.robot_config import Robot
 
 PLANE, BOX = GEOM.mjGEOM_PLANE, GEOM.mjGEOM_BOX
@@ -42,7 +42,7 @@ def remove_files(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
     spec.meshdir = spec.texturedir = ""
 
 
-def replace_mesh(geom: Any, original: mujoco.MjModel, i: int) -> None:
+def replace_mesh(geom: mujoco.MjsGeom, original: mujoco.MjModel, i: int) -> None:
     """Replace the mesh of a geom by its bounding box, in place.
 
     A primitive that was fitted to a mesh becomes an ordinary one. `i` is the geom's id in the
@@ -96,7 +96,7 @@ def keep_ground(spec: mujoco.MjSpec, original: mujoco.MjModel) -> bool:
 
 
 # Why: docs/decisions/robots.md
-def set_options(option: Any) -> None:
+def set_options(option: mujoco.MjOption) -> None:
     """Set the timestep, the solver and the surroundings that the task is tuned for, in place."""
     option.disableflags, option.enableflags, option.disableactuator = 0, 0, 0
     option.gravity, option.wind = [0, 0, -9.81], [0, 0, 0]
@@ -128,13 +128,13 @@ def clear(spec: mujoco.MjSpec) -> None:
         body.gravcomp = 0
 
 
-def add_sphere(body: Any, name: str, radius: float, place: np.ndarray) -> Any:
+def add_sphere(body: mujoco.MjsBody, name: str, radius: float, place: np.ndarray) -> mujoco.MjsGeom:
     """Add a sphere without mass to a body, at a place [m] in its frame. In place."""
     look = dict(type=SPHERE, size=[radius, 0, 0], mass=0, group=HIDDEN - 1)
     return body.add_geom(name=name, pos=place, **look)
 
 
-def grip(geom: Any) -> None:
+def grip(geom: mujoco.MjsGeom) -> None:
     """Give a geom the friction of feet, whatever the ground has, in place."""
     # sliding [1], torsional and rolling [m]; the last two are MuJoCo's defaults
     geom.condim, geom.priority, geom.friction = 3, 1, [0.8, 0.005, 0.0001]
@@ -163,15 +163,17 @@ def add_ground(spec: mujoco.MjSpec, original: mujoco.MjModel, height: float = 0.
         spec.worldbody.add_geom(name=added_name("floor"), type=PLANE, contype=1, **look)
 
 
-def add_camera(spec: mujoco.MjSpec, body: Any, place: list[float], axes: list[float]) -> None:
-    """Add a camera `track` that follows a body, unless the file has one, in place.
+def add_camera(
+    spec: mujoco.MjSpec, body: mujoco.MjsBody, place: Array, axes: list[float], **look: Any
+) -> None:
+    """Add a camera `track` to a body, unless the file has one, in place.
 
-    place [m] and axes, the camera's x and y, are those of the body's frame.
+    place (3,) [m] and axes, the camera's x and y, are those of the body's frame; `look` has other
+    attributes.
     """
     if any(camera.name == "track" for camera in spec.cameras):
         return
-    mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
-    camera = body.add_camera(name="track", pos=place, mode=mode)
+    camera = body.add_camera(name="track", pos=place, **look)
     camera.alt.type = ORIENTATION.mjORIENTATION_XYAXES
     camera.alt.xyaxes = axes
 

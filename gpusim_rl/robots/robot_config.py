@@ -21,7 +21,9 @@ class Robot:
 
     mjcf: str  # a path, package:path within an installed package, or menagerie:robot
     base: str | None = None  # body; guess: the one with the free joint, else the root
-    feet: Any = None  # four geoms, sites or bodies; guess: the spheres at the ends of the legs
+    feet: list[str] | None = (
+        None  # four geoms, sites or bodies; guess: the spheres at the ends of the legs
+    )
     joints: Any = None  # four lists of abduction, thigh, knee; guess: the hinges above each foot
     # [rad]; guess: the first keyframe in which the robot stands, else legs bent with the feet below
     # the hips
@@ -39,7 +41,7 @@ class Robot:
     height: float | None = None  # [m] of the base; guess: measured in simulation
     # ±1: the sign of each joint in a mirrored pose; guess: from the joints' axes, None if the robot
     # is not symmetric
-    mirror: Any = None
+    mirror: list[float] | None = None
     # An arm's site or body; guess: a site with such a name, the fingertips' middle, the last body
     tool: str | None = None
     collide: str  # what touches the ground: feet | all (as in the file, with boxes for meshes)

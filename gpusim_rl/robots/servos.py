@@ -212,8 +212,7 @@ def diverges(m: mujoco.MjModel) -> str:
     """A line if the servos shake the robot apart within 0.3 s, else ""."""
     d = mujoco.MjData(m)
     mujoco.mj_resetDataKeyframe(m, d, 0)
-    for _ in range(round(SETTLED / m.opt.timestep)):
-        mujoco.mj_step(m, d)
+    mujoco.mj_step(m, d, round(SETTLED / m.opt.timestep))
     if np.isfinite(d.qvel).all() and np.abs(d.qvel).max() < SPEED:
         return ""
     springs = " or softer springs of its joints" if m.jnt_stiffness.any() else ""

@@ -206,7 +206,7 @@ def add_links(spec: mujoco.MjSpec, links: set[str]) -> list[str]:
     return [body.name for body, places in ends.items() if places]
 
 
-def link_ends(body: Any) -> list[np.ndarray]:
+def link_ends(body: mujoco.MjsBody) -> list[np.ndarray]:
     """Where capsules of a body end (3,) [m]: at the next bodies, and at feet that were added."""
     ends = [x.pos for x in (*body.bodies, *body.geoms)]
     if not ends and body.joints and np.isfinite(body.ipos).all():
@@ -214,6 +214,6 @@ def link_ends(body: Any) -> list[np.ndarray]:
     return ends
 
 
-def is_shape(geom: Any) -> bool:
+def is_shape(geom: mujoco.MjsGeom) -> bool:
     """Whether a geom is visible, and of the file: a foot that `add_sphere` added is not."""
     return geom.group < HIDDEN - 1

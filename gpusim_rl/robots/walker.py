@@ -14,6 +14,7 @@ from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.robots.servos import Joints
 
 SENSOR = prepare.SENSOR
+FOLLOWS = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
 FOOT_SENSORS = {"position": SENSOR.mjSENS_FRAMEPOS, "velocity": SENSOR.mjSENS_FRAMELINVEL}
 
 
@@ -63,7 +64,7 @@ class Walker(ABC):
             prepare.add_ground(each, self.original)
             prepare.set_collisions(each, feet, collide)
             base.add_site(name=prepare.added_name("imu"), group=prepare.HIDDEN)
-            prepare.add_camera(each, base, *self.camera)
+            prepare.add_camera(each, base, np.array(self.camera[0]), self.camera[1], mode=FOLLOWS)
             prepare.add_walking_sensors(each, self.feet_sites, self.sensors)
             prepare.add_torque_sensors(each, self.servos)
         self.legs = self.measure(meshless.compile())

@@ -150,6 +150,9 @@ class Walking(Task):
             phase=(s.phase + self.dt * self.gait) % 1.0,
         )
 
+    def control(self, s: State) -> Tensor:
+        return self.stance + self.joint_scales * s.action + self.bends(s)
+
     def images(self, s: State) -> dict[str, Tensor]:
         """Entries in the mirror: the legs change sides, so the clock is half a turn on."""
         signs = self.tensor([1.0, -1.0, -1.0])

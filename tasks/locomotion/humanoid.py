@@ -34,7 +34,7 @@ class Humanoid(Walking):
     |---|---|---|
     | v, ω | velocity and angular velocity of the base | m/s, rad/s; body |
     | c | command, or what moves to it by `acceleration` | m/s, m/s, rad/s; body |
-    | z_f, ẑ_f | height of a sole, and that of the gait clock: lift · max(0, sin 2πφ_f) | m; world |
+    | z_f, ẑ_f | height of a sole; the clock's: `swing_height` · max(0, sin 2πφ_f) | m; world |
     | u | world's up, seen from the base (minus projected gravity) | 1; body |
     | z, ẑ | height of the base, and the wanted one | m; world |
     | a, a' | action, and the one before | 1 |
@@ -54,7 +54,8 @@ class Humanoid(Walking):
     | `offset` | w₁₄: a mean error, which w₁ and w₂ hardly feel; δ is 0.5 |
 
     The clock moves the two feet in antiphase. A unit of action moves the target of a joint by as
-    much as makes `reach` of its largest torque, as in mjlab: reach · τ_max / kp.
+    much as makes `action_scale` of its largest torque τ_max, as in mjlab: by action_scale · τ_max
+    / kp.
 
     Terms follow legged_gym (arXiv:2109.11978, table 3); the clocked feet follow Siekmann et al.
     (arXiv:2011.01387).
@@ -83,9 +84,6 @@ class Humanoid(Walking):
     @property
     def mirror(self):
         return Reflection(axis=1, images=self.images)
-
-    def control(self, s):
-        return self.stance + self.joint_scales * s.action + self.bends(s)
 
     def feet(self, s):
         return self.places(s)[..., 2]

@@ -28,7 +28,7 @@ class Quadruped(Walking):
     |---|---|---|
     | v, ω | trunk velocity and angular velocity | m/s, rad/s; body |
     | c | command, or what moves to it by `acceleration` | m/s, m/s, rad/s; body |
-    | z_f, ẑ_f | foot height, and that of the gait clock: lift · max(0, sin 2πφ_f) | m; world |
+    | z_f, ẑ_f | foot height; the clock's: `swing_height` · max(0, sin 2πφ_f) | m; world |
     | u | world's up, seen from the trunk (minus projected gravity) | 1; body |
     | z, ẑ | trunk height, and the wanted one | m; world |
     | a, a' | action, and the one before | 1 |
@@ -61,16 +61,13 @@ class Quadruped(Walking):
         super().__post_init__()
         # m, height of the center of a foot that stands: its radius
         self.ground = float(self.mjm.geom(self.foot_geoms[0]).size[0])
-        # `reach` is in rad of joint target per unit of action
+        # `action_scale` is in rad of joint target per unit of action
         self.joint_scales = self.tensor(self.scale) if self.scale else self.action_scale
 
     @property
     def mirror(self):
         joints = leg_mirror(self.mjm, self.foot_geoms, self.signs, self.actuator)
         return Reflection(axis=1, joints=joints, images=self.images)
-
-    def control(self, s):
-        return self.stance + self.joint_scales * s.action + self.bends(s)
 
     def feet(self, s):
         return self.places(s)[..., 2] - self.ground

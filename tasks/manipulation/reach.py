@@ -148,7 +148,10 @@ class Reach(Task):
         )
 
     def observe(self, s):
-        position, _ = self.chain.pose(s.joint_pos)
+        return self.observe_at(s, self.chain.pose(s.joint_pos)[0])
+
+    def observe_at(self, s, position):
+        """What is observed with the tool at a position (B, 3) [m]."""
         return dict(
             joints=s.joint_pos - self.home,
             speeds=s.joint_vel,

@@ -57,13 +57,8 @@ class ReachPose(Reach):
         position, axes = self.chain.pose(s.joint_pos)
         goal = to_matrix(s.command[:, 3:])
         turn = (goal[:, :, None] * axes[:, None]).sum(-1)  # goal · axesᵀ: from the tool's rotation
-        return dict(
-            joints=s.joint_pos - self.home,
-            speeds=s.joint_vel,
-            lag=s.target - s.joint_pos,
+        return self.observe_at(s, position) | dict(
             command=torch.cat([s.command[:, :3], to_6d(s.command[:, 3:])], 1),
-            error=s.command[:, :3] - position,
-            rate=s.rate / self.speed_limit,
             turn=turn[..., :2].transpose(1, 2).flatten(1),
         )
 

@@ -1,7 +1,6 @@
 """How an arm waits for its first goal, and which of its poses mirror which."""
 
-from typing import Any
-
+import mujoco
 import numpy as np
 import torch
 
@@ -55,7 +54,7 @@ def find_home(arm: Kinematics) -> Array | None:
     return None
 
 
-def turn_signs(m: Any, joints: list[int], angles: Array) -> Signs:
+def turn_signs(m: mujoco.MjModel, joints: list[int], angles: Array) -> Signs:
     """The sign of each joint in a pose's mirror image, from its axis; () if one has none.
 
     A mirror across y leaves turns about y as they are, and turns others round.
@@ -70,7 +69,7 @@ def turn_signs(m: Any, joints: list[int], angles: Array) -> Signs:
 
 
 def mirror_signs(
-    m: Any, chain: Chain, home: Array, signs: Signs = (), axes: bool = True
+    m: mujoco.MjModel, chain: Chain, home: Array, signs: Signs = (), axes: bool = True
 ) -> Signs | None:
     """(n,) signs s: if home + δ is a pose, the tool of home + s δ is its mirror image across y = 0.
 

@@ -165,9 +165,5 @@ def set_collisions(spec: mujoco.MjSpec, collide: str, neighbors: set[tuple[int, 
 def add_view(spec: mujoco.MjSpec, arm: Kinematics) -> None:
     """Add light, and a camera that sees the arm whole unless the file has `track`, in place."""
     spec.visual.headlight.ambient, spec.visual.headlight.diffuse = [0.35] * 3, [0.4] * 3
-    if any(camera.name == "track" for camera in spec.cameras):
-        return
-    place, size = VIEW[0] * np.array(arm.reach), arm.shoulder * [1, 1, 0]
-    camera = spec.worldbody.add_camera(name="track", pos=place + size, fovy=36)
-    camera.alt.type = common.ORIENTATION.mjORIENTATION_XYAXES
-    camera.alt.xyaxes = VIEW[1]
+    place = VIEW[0] * np.array(arm.reach) + arm.shoulder * [1, 1, 0]
+    common.add_camera(spec, spec.worldbody, place, VIEW[1], fovy=36)

@@ -205,8 +205,7 @@ def drops(m: mujoco.MjModel) -> str:
     """A line if the servos do not hold the arm in its home pose, else ""."""
     d = mujoco.MjData(m)
     mujoco.mj_resetDataKeyframe(m, d, 0)
-    for _ in range(round(HOLD / m.opt.timestep)):
-        mujoco.mj_step(m, d)
+    mujoco.mj_step(m, d, round(HOLD / m.opt.timestep))
     gone = np.abs(d.qpos - m.key_qpos[0])
     if gone.max() <= DROP:
         return ""

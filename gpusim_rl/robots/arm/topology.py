@@ -2,7 +2,7 @@
 on them."""
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mujoco
 
@@ -34,8 +34,7 @@ def count_chains(m: mujoco.MjModel) -> int:
     chains, parts = [0], [0]
     while len(parts) == 1:
         chains, body = parts, parts[0]
-        below = [b for b in range(body + 1, m.nbody) if m.body_parentid[b] == body]
-        parts = [b for b in below if depth(m, b)]
+        parts = [b for b in bodies.children(m, body) if depth(m, b)]
     long = [b for b in parts if depth(m, b) >= FEWEST_HINGES]
     return max(len(long), len(chains))
 
@@ -54,8 +53,8 @@ def find_root(m: mujoco.MjModel, name: str | None) -> int:
         )
     names = [m.body(b).name for b in range(m.nbody)]
     if name is not None:
-        return names.index(bodies.check_name("base", "body", name, names))
-    roots = [b for b in range(1, m.nbody) if m.body_parentid[b] == 0 and depth(m, b)]
+        return names.index(bodies.check_name("base", "body", name, names[1:]))
+    roots = [b for b in bodies.children(m, 0) if depth(m, b)]
     if not roots:
         raise RobotError("robot.joints: the model has no hinge: expected an arm")
     if len(roots) > 1:
@@ -64,7 +63,7 @@ def find_root(m: mujoco.MjModel, name: str | None) -> int:
     return roots[0]
 
 
-def find_links(m: mujoco.MjModel, root: int, joints: Any, end: int | None) -> Links:
+def find_links(m: mujoco.MjModel, root: int, joints: list[str] | None, end: int | None) -> Links:
     """The hinges from the base to the tool.
 
     Args:
@@ -85,7 +84,7 @@ def find_links(m: mujoco.MjModel, root: int, joints: Any, end: int | None) -> Li
     return Links(chain, last, [b for b in sorted(beyond) if m.body_jntnum[b]])
 
 
-def named_joints(m: mujoco.MjModel, root: int, joints: Any) -> tuple[list[int], int]:
+def named_joints(m: mujoco.MjModel, root: int, joints: list[str]) -> tuple[list[int], int]:
     """The ids of named joints, and the body that the last one moves."""
     if not isinstance(joints, list) or not joints or not all(isinstance(x, str) for x in joints):
         raise RobotError(f"robot.joints={joints}: expected names, from the base to the tool")
@@ -105,8 +104,7 @@ def find_end(m: mujoco.MjModel, root: int) -> int:
     """The last link: where the chain ends, or branches into fingers."""
     body = root
     while True:
-        children = [b for b in range(body + 1, m.nbody) if m.body_parentid[b] == body]
-        lengths = {b: depth(m, b) for b in children if depth(m, b)}
+        lengths = {b: depth(m, b) for b in bodies.children(m, body) if depth(m, b)}
         if not lengths:
             return body
         order = sorted(lengths, key=lambda b: -lengths[b])
@@ -124,26 +122,22 @@ def find_end(m: mujoco.MjModel, root: int) -> int:
 
 def depth(m: mujoco.MjModel, body: int) -> int:
     """The largest number of joints in a row, from a body on."""
-    below = [depth(m, b) for b in range(body + 1, m.nbody) if m.body_parentid[b] == body]
+    below = [depth(m, b) for b in bodies.children(m, body)]
     return int(m.body_jntnum[body]) + max(below, default=0)
 
 
 def last_name(m: mujoco.MjModel, body: int) -> str:
     """The name of the last body of the longest chain from a body on."""
-    below = [b for b in range(body + 1, m.nbody) if m.body_parentid[b] == body and depth(m, b)]
+    below = [b for b in bodies.children(m, body) if depth(m, b)]
     return last_name(m, max(below, key=lambda b: depth(m, b))) if below else m.body(body).name
 
 
 def path(m: mujoco.MjModel, root: int, body: int) -> list[int]:
     """The joints of all kinds from the base, its own among them, to a body."""
-    joints: list[int] = []
-    while body > 0:
-        first = int(m.body_jntadr[body])
-        joints = [*range(first, first + int(m.body_jntnum[body])), *joints]
-        if body == root:
-            return joints
-        body = int(m.body_parentid[body])
-    raise RobotError(f"robot.base: the chain does not begin at {m.body(root).name!r}")
+    way = bodies.way_to(m, body)
+    if root not in way:
+        raise RobotError(f"robot.base: the chain does not begin at {m.body(root).name!r}")
+    return bodies.joints_along(m, way[way.index(root) :])
 
 
 def trim(m: mujoco.MjModel, chain: list[int], last: int, keep: bool) -> tuple[list[int], int]:
@@ -151,14 +145,13 @@ def trim(m: mujoco.MjModel, chain: list[int], last: int, keep: bool) -> tuple[li
 
     keep: whether the end was named. Then nothing is removed.
     """
-    while chain and not keep and is_finger(m, chain[-1]):
+    while (
+        chain
+        and not keep
+        and (m.jnt_type[chain[-1]] != HINGE or FINGER.search(m.joint(chain[-1]).name))
+    ):
         last = int(m.body_parentid[m.jnt_bodyid[chain.pop()]])
     return chain, last
-
-
-def is_finger(m: mujoco.MjModel, joint: int) -> bool:
-    """Whether a joint at the end of a chain moves a finger, by its kind or its name."""
-    return m.jnt_type[joint] != HINGE or bool(FINGER.search(m.joint(joint).name))
 
 
 def check_chain(m: mujoco.MjModel, root: int, chain: list[int], last: int) -> None:

@@ -1,12 +1,10 @@
 """The legs of a humanoid in a MuJoCo model: two chains of hinges, left and right of its base."""
 
-from typing import Any
-
 import mujoco
 import numpy as np
 
 from gpusim_rl.robots import bodies
-from gpusim_rl.robots.bodies import FREE, HINGE, RobotError
+from gpusim_rl.robots.bodies import FREE, RobotError
 
 SIDES = ("left", "right")
 EVEN = 0.1  # of the robot's size: how far an end may be from the image of the other one
@@ -15,8 +13,7 @@ ALONG = 0.9  # least component of an axis that lies along another one
 
 def check_base(m: mujoco.MjModel, base: str) -> None:
     """RobotError if the base moves by other joints than a free one."""
-    body = m.body(base)
-    joints = range(body.jntadr[0], body.jntadr[0] + body.jntnum[0])
+    joints = bodies.joints_along(m, [m.body(base).id])
     others = [m.joint(j).name for j in joints if m.jnt_type[j] != FREE]
     if others:
         raise RobotError(
@@ -26,7 +23,7 @@ def check_base(m: mujoco.MjModel, base: str) -> None:
 
 
 def find_legs(
-    m: mujoco.MjModel, base: str, joints: Any, feet: Any
+    m: mujoco.MjModel, base: str, joints: list[list[str]] | None, feet: list[str] | None
 ) -> tuple[list[list[str]], list[str]]:
     """The joints of the left and the right leg from the hip down, and the bodies of the feet.
 
@@ -58,10 +55,8 @@ def find_legs(
 def guess_ends(m: mujoco.MjModel, base: str) -> list[int]:
     """The last bodies of the two legs: the lowest pair of chains, left and right of the base."""
     root, d = m.body(base).id, bodies.kinematics(m)
-    moved = np.unique(m.jnt_bodyid[m.jnt_type == HINGE]).tolist()
-    ends = [b for b in moved if not (bodies.subtree(m, b) - {b}) & {*moved}]
-    chains = {b: bodies.hinges_between(m, root, b) for b in ends}
-    ends = [b for b in ends if chains[b]]
+    chains = bodies.find_chains(m, root)
+    ends = [*chains]
     places = (d.xpos[ends] - d.xpos[root]) @ d.xmat[root].reshape(3, 3)
     size = float(np.abs(places).max(initial=0))
     image = places * [1, -1, 1]

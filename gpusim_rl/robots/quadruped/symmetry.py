@@ -1,7 +1,5 @@
 """The mirror image of a quadruped: which joints swap sides, and with what sign."""
 
-from typing import Any
-
 import mujoco
 import numpy as np
 
@@ -19,7 +17,7 @@ CHECK_TOLERANCE = 0.1  # for signs of the description
 MASS_TOLERANCE = 0.03
 
 
-def leg_mirror(m: Any, feet: tuple[str, ...], signs: Signs, actuator: Actuator) -> Flip:
+def leg_mirror(m: mujoco.MjModel, feet: tuple[str, ...], signs: Signs, actuator: Actuator) -> Flip:
     """How the joint positions of a quadruped look in a mirror, in the order of `ctrl`.
 
     feet and signs are those of `hinge_signs`. ValueError if the robot or its actuator is not even.
@@ -36,7 +34,9 @@ def leg_mirror(m: Any, feet: tuple[str, ...], signs: Signs, actuator: Actuator) 
     return Flip(tuple(SIDES.tolist()), hinge_signs(m, base, feet, signs))
 
 
-def hinge_signs(m: Any, base: str, feet: tuple[str, ...], signs: Signs = ()) -> tuple[float, ...]:
+def hinge_signs(
+    m: mujoco.MjModel, base: str, feet: tuple[str, ...], signs: Signs = ()
+) -> tuple[float, ...]:
     """(12,) signs s of the joints in a mirrored pose, in the order of `ctrl`.
 
     If a pose differs from the stance by δ, its mirror image differs by s_i δ_SIDES[i]. The signs
@@ -76,7 +76,9 @@ def hinge_signs(m: Any, base: str, feet: tuple[str, ...], signs: Signs = ()) -> 
     return tuple(float(s) for s in turns)
 
 
-def mirror_errors(m: Any, base: str, feet: tuple[str, ...], signs: np.ndarray) -> np.ndarray:
+def mirror_errors(
+    m: mujoco.MjModel, base: str, feet: tuple[str, ...], signs: np.ndarray
+) -> np.ndarray:
     """(5,) the largest distances of feet and center of mass from their mirror images [m].
 
     They are measured in eight random poses near the stance.
@@ -90,7 +92,7 @@ def mirror_errors(m: Any, base: str, feet: tuple[str, ...], signs: np.ndarray) -
     return np.linalg.norm(images - points, axis=2).max(0)
 
 
-def check_servos(m: Any, joints: np.ndarray) -> None:
+def check_servos(m: mujoco.MjModel, joints: np.ndarray) -> None:
     """ValueError if the servos of left and right differ by more than 1 %."""
     servos = {
         "kp": m.actuator_gainprm[:, 0],
@@ -106,7 +108,7 @@ def check_servos(m: Any, joints: np.ndarray) -> None:
 
 
 def feet_and_mass(
-    m: Any, d: mujoco.MjData, base: str, feet: tuple[str, ...], angles: np.ndarray
+    m: mujoco.MjModel, d: mujoco.MjData, base: str, feet: tuple[str, ...], angles: np.ndarray
 ) -> np.ndarray:
     """(5, 3) the positions of the four feet and of the center of mass [m].
 

@@ -1,7 +1,7 @@
 """The legs of a quadruped in a MuJoCo model: which joints each leg has, and where its foot is."""
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mujoco
 import numpy as np
@@ -29,7 +29,7 @@ class Foot(NamedTuple):
 
 
 def find_legs(
-    m: mujoco.MjModel, base: str, joints: Any, feet: Any
+    m: mujoco.MjModel, base: str, joints: list[list[str]] | None, feet: list[str] | None
 ) -> tuple[list[list[str]], list[str | None]]:
     """The joints and the feet of the legs, in the order FL, FR, RL, RR.
 
@@ -53,10 +53,10 @@ def find_legs(
     else:
         legs = guess_legs(m, base)
     legs = sort_legs(m, base, legs, fixed=bool(joints or feet))
-    return [[m.joint(j).name for j in leg] for leg in legs], feet or [None] * 4
+    return [[m.joint(j).name for j in leg] for leg in legs], [*feet] if feet else [None] * 4
 
 
-def legs_of_feet(m: mujoco.MjModel, base: str, feet: list[Any]) -> list[list[int]]:
+def legs_of_feet(m: mujoco.MjModel, base: str, feet: list[str]) -> list[list[int]]:
     """The joints of four legs: the three hinges between the base and each foot."""
     legs = [bodies.hinges_between(m, m.body(base).id, bodies.locate(m, name)[0]) for name in feet]
     for name, leg in zip(feet, legs, strict=True):
@@ -71,10 +71,7 @@ def legs_of_feet(m: mujoco.MjModel, base: str, feet: list[Any]) -> list[list[int
 
 def guess_legs(m: mujoco.MjModel, base: str) -> list[list[int]]:
     """The joints of the four chains of three hinges below the base."""
-    root = m.body(base).id
-    parents = {m.body_parentid[b] for b in range(m.nbody) if m.body_jntnum[b]}
-    ends = [b for b in range(m.nbody) if m.body_jntnum[b] and not bodies.subtree(m, b) & parents]
-    chains = {b: bodies.hinges_between(m, root, b) for b in ends}
+    chains = bodies.find_chains(m, m.body(base).id)
     legs = [chain for chain in chains.values() if len(chain) == 3]
     if len(legs) != 4:
         listed = ", ".join(f"{len(chain)} to {m.body(b).name!r}" for b, chain in chains.items())
