@@ -48,9 +48,10 @@ from gpusim_rl.core.streams import torch_threads, warp_device
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.envs.task import Task
 from gpusim_rl.sim.actuated import engine
+from gpusim_rl.sim.base import STATE
 from gpusim_rl.sim.native import fast
 from gpusim_rl.sim.warp import Warp
-from gpusim_rl.sim.warp_model import STATE, accepted
+from gpusim_rl.sim.warp_model import accepted
 from gpusim_rl.training.memory import make_on_device
 
 LEVELS = ("physics_only", "sim", "env", "rollout", "training")

@@ -42,6 +42,12 @@ def trained(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """MuJoCo writes MUJOCO_LOG.TXT to the working directory when a world goes wrong."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
 def disk(tmp_path):
     """A disk of 4 MB, of which we may do anything."""
     path = tmp_path / "disk"

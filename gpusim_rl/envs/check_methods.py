@@ -27,7 +27,7 @@ COLUMN = "a row for each world; x[:, None] makes a column of one number"
 NUMBER = "one number for each world"
 
 
-def check_tensor(where: str, x: Any, shape: tuple[int | str, ...], meaning: str) -> None:
+def check_tensor(where: str, x: object, shape: tuple[int | str, ...], meaning: str) -> None:
     """ValueError unless x is a tensor of a shape; a word in it stands for any number.
 
     Args:
@@ -46,7 +46,7 @@ def check_tensor(where: str, x: Any, shape: tuple[int | str, ...], meaning: str)
         raise ValueError(f"{where} has shape {tuple(x.shape)}, expected {parts}")
 
 
-def check_named(where: str, values: Any) -> None:
+def check_named(where: str, values: object) -> None:
     """ValueError unless a method returned a mapping of names."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{where} returns a {type(values).__name__}, expected a dict by name")

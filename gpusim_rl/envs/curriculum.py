@@ -15,6 +15,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from gpusim_rl.envs.randomization import entries, fields
+from gpusim_rl.envs.randomization.entries import Entry
 
 if TYPE_CHECKING:  # the command line checks plans without torch
     from torch import Tensor
@@ -29,11 +30,12 @@ SCHEDULABLE = (
     "task.randomise.<field>.<low|high|every>, algo.<number>, reward.<number>"
 )
 SHARE = 0.5  # of an evaluation in the success that schedules follow
-Plan = dict[str, dict[str, Any]]
+Configuration = dict[str, Any]  # the whole of it, as plain data
+Plan = dict[str, Entry]
 Number = float | list[float]
 
 
-def check_plan(plan: Plan | None, cfg: dict[str, Any]) -> None:
+def check_plan(plan: Plan | None, cfg: Configuration) -> None:
     """Check `task.randomise`, and the schedules against the whole configuration.
 
     The task and PPO's settings check their own numbers, when they are built.
@@ -77,7 +79,7 @@ def check_interval(key: str, entry: Any) -> None:
         )
 
 
-def check_ends(key: str, entry: dict[str, Any], now: Number) -> None:
+def check_ends(key: str, entry: Entry, now: Number) -> None:
     """ValueError unless both ends of an entry are numbers like `now`, the value of its key."""
     where, width = f"curriculum: {key}", len(now) if isinstance(now, list | tuple) else 0
     for name in ("from", "to"):
@@ -92,7 +94,7 @@ def check_ends(key: str, entry: dict[str, Any], now: Number) -> None:
             raise ValueError(f"{where}: expected numbers of at least 0")
 
 
-def value_of(key: str, cfg: dict[str, Any]) -> Number:
+def value_of(key: str, cfg: Configuration) -> Number:
     """The value of a key in a configuration; ValueError unless it is in use and schedulable."""
     section, _, rest = key.partition(".")
     part, _, name = rest.partition(".")
@@ -120,7 +122,7 @@ def value_of(key: str, cfg: dict[str, Any]) -> Number:
     return entry[number]
 
 
-def is_numeric(value: Any) -> bool:
+def is_numeric(value: object) -> bool:
     """Whether a value is a number, or a list of numbers."""
     values = value if isinstance(value, list | tuple) else [value]
     return bool(values) and all(type(x) in (int, float) for x in values)
@@ -142,8 +144,8 @@ def range_ends(plan: Plan) -> list[dict[str, float]]:
 
 
 def config_at(
-    plan: Plan | None, cfg: dict[str, Any], moment: dict[str, float] | None = None
-) -> dict[str, Any]:
+    plan: Plan | None, cfg: Configuration, moment: dict[str, float] | None = None
+) -> Configuration:
     """A copy of a configuration with the scheduled numbers at their last values.
 
     moment: BY → its value, for the entries that follow it; those of a missing BY are at `to`.
@@ -160,7 +162,7 @@ def config_at(
     return cfg
 
 
-def number_at(entry: dict[str, Any], now: float | None) -> Number:
+def number_at(entry: Entry, now: float | None) -> Number:
     """The number of an entry where its iteration or success is `now`; the last one at None."""
     first, last = entry["from"], entry["to"]
     if now is None:
@@ -171,7 +173,7 @@ def number_at(entry: dict[str, Any], now: float | None) -> Number:
     return (1 - done) * first + done * last
 
 
-def check_overrides(cfg: dict[str, Any], overrides: Iterable[str]) -> None:
+def check_overrides(cfg: Configuration, overrides: Iterable[str]) -> None:
     """ValueError if a user gave a key, or its section, and a schedule ends at another value."""
     sections = [f"{key}." for key in overrides if "." in key]
     for key, entry in (cfg["curriculum"] or {}).items():
@@ -211,8 +213,8 @@ class Curriculum:
         )
 
     def task_now(
-        self, task: "Task", cfg: dict[str, Any], mean: float
-    ) -> "tuple[Task, dict[str, Any]]":
+        self, task: "Task", cfg: Configuration, mean: float
+    ) -> "tuple[Task, Configuration]":
         """A task, and its section of a configuration, with numbers by success as they are now.
 
         Numbers by iteration are at their ends. No file is read again.

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, ClassVar, TypeVar, get_type_hints
 
+import mujoco
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.maths import leaning_rotation, product
 from gpusim_rl.core.symmetry import Flip
+from gpusim_rl.envs.state import State
 
 SCHEDULED = "a curriculum may change it"
 Number = TypeVar("Number")
@@ -122,6 +124,10 @@ class Command:
             numbers of its vectors, and turned by its first rotation. It has no joint, and touches
             nothing.
         vector: the arguments of a `Vector`, which is the only part then.
+
+    Attributes:
+        names: (n,) of its numbers.
+        units: (n,) of its numbers; 1 of those of a rotation.
     """
 
     def __init__(
@@ -132,32 +138,20 @@ class Command:
         shown_by: str = "",
         **vector: Any,
     ):
-        old = [key for key in ("lean", "spin") if vector.pop(key, None) is not None]
-        if old or (parts and vector):
+        if parts and vector:
             raise ValueError(
-                f"Command({[*old, *vector][0]}=…): with a rotation a command has parts: "
+                f"Command({next(iter(vector))}=…): with a rotation a command has parts: "
                 "Command(parts=(Vector(names=…, units=…, largest=…), Rotation(lean=…)), redraw=…)"
             )
         self.parts: tuple[Part, ...] = parts or (Vector(**vector),)
         self.redraw, self.shown_by = redraw, shown_by
-
-    def _joined(self, key: str) -> tuple[Any, ...]:
-        return tuple(x for part in self.parts for x in getattr(part, key))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """(n,) of its numbers."""
-        return self._joined("names")
-
-    @property
-    def units(self) -> tuple[str, ...]:
-        """(n,) of its numbers; 1 of those of a rotation."""
-        return self._joined("units")
+        self.names = tuple(x for part in self.parts for x in part.names)
+        self.units = tuple(x for part in self.parts for x in part.units)
 
     @property
     def largest(self) -> tuple[Any, ...]:
         """(n,) half-widths of the ranges that `draw` takes numbers from."""
-        return self._joined("largest")
+        return tuple(x for part in self.parts for x in part.largest)
 
     @property
     def center(self) -> tuple[float, ...]:
@@ -190,7 +184,7 @@ class Command:
         return [x for part in self.parts for x in part.signs(axis)]
 
 
-def check_shown_by(command: Command | None, mjm: Any) -> None:
+def check_shown_by(command: Command | None, mjm: mujoco.MjModel) -> None:
     """ValueError unless the body that shows a command is in the model."""
     bodies = [mjm.body(i).name for i in range(1, mjm.nbody)]
     if command and command.shown_by and command.shown_by not in bodies:
@@ -209,7 +203,7 @@ def check_scheduled(kind: type, name: str) -> None:
         )
 
 
-def no_images(s: Any) -> dict[str, Tensor]:
+def no_images(s: State) -> dict[str, Tensor]:
     """An empty mapping: the command has no further mirror images."""
     return {}
 
@@ -231,4 +225,4 @@ class Reflection:
     axis: int
     joints: Flip | None = None
     action: Flip | None = None
-    images: Callable[[Any], dict[str, Tensor]] = no_images
+    images: Callable[[State], dict[str, Tensor]] = no_images

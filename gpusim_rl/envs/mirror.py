@@ -9,7 +9,7 @@ the image is a column of the term, perhaps with the other sign.
 """
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mujoco
 import numpy as np
@@ -22,32 +22,25 @@ from gpusim_rl.envs.declarations import Reflection
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.servos import driven_joints, driven_things
+from gpusim_rl.sim.data_sensors import sensor_types
 
 STATES = 64  # that are compared
 TOLERANCE = 1e-4  # of a column of an image, relative to its largest entry
 EVEN = 0.02  # of the controls of the image, because a robot's two sides may differ a little
 
-SENSOR = mujoco.mjtSensor
-
-
-def types(*names: str) -> set[int]:
-    """The sensor types of these names."""
-    return {getattr(SENSOR, f"mjSENS_{name}").value for name in names}
-
-
 # How the three components of a sensor look in a mirror whose normal is axis k.
-POLAR = types(  # component k changes its sign
+POLAR = sensor_types(  # component k changes its sign
     *("ACCELEROMETER", "VELOCIMETER", "FORCE", "FRAMEPOS", "FRAMELINVEL", "FRAMELINACC"),
     *("SUBTREECOM", "SUBTREELINVEL"),
 )
-AXIAL = types(  # the other two change it: what turns, and magnetic fields
+AXIAL = sensor_types(  # the other two change it: what turns, and magnetic fields
     *("GYRO", "TORQUE", "MAGNETOMETER", "FRAMEANGVEL", "FRAMEANGACC", "SUBTREEANGMOM"),
 )
-AXES = [types(f"FRAME{axis}AXIS") for axis in "XYZ"]  # polar, but for the axis k itself
-QUATERNIONS = types("FRAMEQUAT", "BALLQUAT")
-SCALARS = types("TOUCH", "RANGEFINDER", "CLOCK", "E_POTENTIAL", "E_KINETIC")
-POSITIONS = types("JOINTPOS", "ACTUATORPOS")  # about the pose of the keyframe
-OF_JOINTS = POSITIONS | types("JOINTVEL", "JOINTACTFRC", "ACTUATORVEL", "ACTUATORFRC")
+AXES = [sensor_types(f"FRAME{axis}AXIS") for axis in "XYZ"]  # polar, but for the axis k itself
+QUATERNIONS = sensor_types("FRAMEQUAT", "BALLQUAT")
+SCALARS = sensor_types("TOUCH", "RANGEFINDER", "CLOCK", "E_POTENTIAL", "E_KINETIC")
+POSITIONS = sensor_types("JOINTPOS", "ACTUATORPOS")  # about the pose of the keyframe
+OF_JOINTS = POSITIONS | sensor_types("JOINTVEL", "JOINTACTFRC", "ACTUATORVEL", "ACTUATORFRC")
 
 
 class Affine(NamedTuple):
@@ -61,16 +54,22 @@ class Affine(NamedTuple):
         return self.offsets + x.index_select(1, self.order) * self.signs
 
 
-def pairs(m: Any, axis: int) -> dict[int, tuple[int, float]]:
+def keyframe(m: mujoco.MjModel, axis: int) -> tuple[mujoco.MjData, np.ndarray]:
+    """The model in its first keyframe, and (3,) how a mirror changes a place."""
+    d = mujoco.MjData(m)
+    if m.nkey:
+        mujoco.mj_resetDataKeyframe(m, d, 0)
+    mujoco.mj_kinematics(m, d)
+    return d, np.where(np.arange(3) == axis, -1.0, 1.0)
+
+
+def pairs(m: mujoco.MjModel, axis: int) -> dict[int, tuple[int, float]]:
     """Joint → its image and its sign, from the places and axes of hinges and slides.
 
     The image of a joint is the joint of its type that is nearest to the mirrored place, with an
     axis that is parallel to the mirrored one. Joints without such an image are left out.
     """
-    d, mirror = mujoco.MjData(m), np.where(np.arange(3) == axis, -1.0, 1.0)
-    if m.nkey:
-        mujoco.mj_resetDataKeyframe(m, d, 0)
-    mujoco.mj_kinematics(m, d)
+    d, mirror = keyframe(m, axis)
     joint_images: dict[int, tuple[int, float]] = {}
     for i in (j for j in range(m.njnt) if m.jnt_type[j] in (2, 3)):
         slide = m.jnt_type[i] == mujoco.mjtJoint.mjJNT_SLIDE
@@ -84,17 +83,14 @@ def pairs(m: Any, axis: int) -> dict[int, tuple[int, float]]:
     return joint_images
 
 
-def wrench_images(m: Any, axis: int) -> dict[int, tuple[int, float]]:
+def wrench_images(m: mujoco.MjModel, axis: int) -> dict[int, tuple[int, float]]:
     """Actuator on a site → its image and its sign, from places, forces and torques.
 
     The image of an actuator acts at the mirrored place, with the mirrored force and torque, or with
     both turned round. The mirror goes through the world's origin in the first keyframe. Actuators
     without such an image are left out, and those whose force is relative to another site.
     """
-    d, mirror = mujoco.MjData(m), np.where(np.arange(3) == axis, -1.0, 1.0)
-    if m.nkey:
-        mujoco.mj_resetDataKeyframe(m, d, 0)
-    mujoco.mj_kinematics(m, d)
+    d, mirror = keyframe(m, axis)
     kinds = m.actuator_trntype == mujoco.mjtTrn.mjTRN_SITE
     on_site = np.flatnonzero(kinds & (m.actuator_trnid[:, 1] < 0)).tolist()
     sites = m.actuator_trnid[on_site, 0]
@@ -124,8 +120,16 @@ class Reflector:
         device: of the tensors.
     """
 
-    def __init__(self, m: Any, axis: int, joints: Flip | None, device: str):
-        self.m, self.axis, self.device = m, axis, device
+    def __init__(self, m: mujoco.MjModel, axis: int, joints: Flip | None, device: str):
+        self.m, self.device = m, device
+        # the signs of the components of vectors and of quaternions
+        self.polar = [-1.0 if i == axis else 1.0 for i in range(3)]
+        self.axial = [-x for x in self.polar]
+        self.quaternion = [1.0, *self.axial]
+        self.signs = [(POLAR, self.polar), (AXIAL, self.axial), (QUATERNIONS, self.quaternion)]
+        # the image of a frame has the mirror's axis turned round
+        frame = (self.axial if i == axis else self.polar for i in range(3))
+        self.signs += zip(AXES, frame, strict=True)
         self.driven = driven_joints(m)
         self.wrenches = wrench_images(m, axis)
         for i, joint in enumerate(self.driven):
@@ -142,12 +146,6 @@ class Reflector:
         rest = m.key_qpos[0] if m.nkey else m.qpos0
         self.center = {j: float(rest[m.jnt_qposadr[j]]) for j in range(m.njnt)}
         self.actuator = {j: i for i, j in enumerate(self.driven) if j >= 0}
-
-    def parts(self, width: int, kind: str) -> list[float]:
-        """The signs of a vector's components: polar, axial or quaternion."""
-        polar = [-1.0 if i == self.axis else 1.0 for i in range(3)]
-        axial = [-x for x in polar]
-        return {"polar": polar, "axial": axial, "quaternion": [1.0, *axial]}[kind][:width]
 
     def affine(self, columns: list[tuple[int, float, float]]) -> Affine:
         """The affine map of (column, sign, offset) for each column of the image."""
@@ -172,8 +170,7 @@ class Reflector:
         for j in range(m.njnt):
             at, kind = int(place[j]), m.jnt_type[j]
             if kind == mujoco.mjtJoint.mjJNT_FREE:
-                turn = self.parts(4, "quaternion") if positions else self.parts(3, "axial")
-                signs = [*self.parts(3, "polar"), *turn]
+                signs = [*self.polar, *(self.quaternion if positions else self.axial)]
                 columns += [(at + i, sign, 0.0) for i, sign in enumerate(signs)]
             elif kind == mujoco.mjtJoint.mjJNT_BALL:
                 columns += [(at + i, torch.nan, 0.0) for i in range(4 if positions else 3)]
@@ -193,18 +190,8 @@ class Reflector:
                 columns.append(self.joint_sensor(i, places))
                 continue
             at = places.get(self.key(i, mirrored=True), int(m.sensor_adr[i]))
-            signs = [torch.nan] * width
-            if kind in POLAR:
-                signs = self.parts(3, "polar")
-            elif kind in AXIAL:
-                signs = self.parts(3, "axial")
-            elif kind in QUATERNIONS:
-                signs = self.parts(4, "quaternion")
-            elif any(kind in axis for axis in AXES):
-                # the image of a frame has the mirror's axis turned round
-                signs = self.parts(3, "axial" if kind in AXES[self.axis] else "polar")
-            elif kind in SCALARS:
-                signs = [1.0] * width
+            other = [1.0 if kind in SCALARS else torch.nan] * width
+            signs = next((signs for kinds, signs in self.signs if kind in kinds), other)
             columns += [(at + c, sign, 0.0) for c, sign in enumerate(signs)]
         return self.affine(columns)
 
@@ -213,12 +200,11 @@ class Reflector:
         m, of = self.m, int(self.m.sensor_objid[i])
         by_joint = m.sensor_objtype[i] == mujoco.mjtObj.mjOBJ_JOINT
         if not by_joint and self.driven[of] < 0:
-            image, sign = self.wrenches[of]
-            at = places.get((*self.key(i)[:2], image, *self.key(i)[3:]))
-            return (int(m.sensor_adr[i]), torch.nan, 0.0) if at is None else (at, sign, 0.0)
-        joint = of if by_joint else self.driven[of]
-        other, sign, offset = self.joint(joint, int(m.sensor_type[i]) in POSITIONS)
-        image = other if by_joint else self.actuator.get(other, -1)
+            (image, sign), offset = self.wrenches[of], 0.0
+        else:
+            joint = of if by_joint else self.driven[of]
+            other, sign, offset = self.joint(joint, int(m.sensor_type[i]) in POSITIONS)
+            image = other if by_joint else self.actuator.get(other, -1)
         at = places.get((*self.key(i)[:2], image, *self.key(i)[3:]))
         return (int(m.sensor_adr[i]), torch.nan, 0.0) if at is None else (at, sign, offset)
 

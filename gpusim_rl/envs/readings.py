@@ -2,21 +2,20 @@
 
 import mujoco
 
+from gpusim_rl.sim.data_sensors import sensor_types
+
 # Joints by their actuators, in the order of ctrl: what servos report.
 JOINTS = ("joint_pos", "joint_vel")
 # Sensors that a robot can carry, by their MuJoCo type. The others need the simulator: velocimeter,
 # framepos, framelinvel, centers of mass, energies, distances between geoms.
-CARRIED = {
-    getattr(mujoco.mjtSensor, f"mjSENS_{name}").value
-    for name in (
-        *("GYRO", "ACCELEROMETER", "MAGNETOMETER", "CLOCK"),
-        *("FRAMEQUAT", "FRAMEXAXIS", "FRAMEYAXIS", "FRAMEZAXIS", "FRAMEANGVEL"),  # of an IMU
-        *("TOUCH", "TACTILE", "FORCE", "TORQUE", "RANGEFINDER", "CAMPROJECTION"),
-        *("JOINTPOS", "JOINTVEL", "JOINTACTFRC", "BALLQUAT", "BALLANGVEL"),
-        *("ACTUATORPOS", "ACTUATORVEL", "ACTUATORFRC"),
-        *("TENDONPOS", "TENDONVEL", "TENDONACTFRC"),
-    )
-}
+CARRIED = sensor_types(
+    *("GYRO", "ACCELEROMETER", "MAGNETOMETER", "CLOCK"),
+    *("FRAMEQUAT", "FRAMEXAXIS", "FRAMEYAXIS", "FRAMEZAXIS", "FRAMEANGVEL"),  # of an IMU
+    *("TOUCH", "TACTILE", "FORCE", "TORQUE", "RANGEFINDER", "CAMPROJECTION"),
+    *("JOINTPOS", "JOINTVEL", "JOINTACTFRC", "BALLQUAT", "BALLANGVEL"),
+    *("ACTUATORPOS", "ACTUATORVEL", "ACTUATORFRC"),
+    *("TENDONPOS", "TENDONVEL", "TENDONACTFRC"),
+)
 
 
 def measured(model: mujoco.MjModel) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """`State`: what a task reads of B worlds at one moment."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import mujoco
 import numpy as np
@@ -11,9 +11,7 @@ from torch import Tensor
 from gpusim_rl.robots.servos import driven_joints
 
 ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
-
-
-Derived = Mapping[str, Callable[[Any], Tensor]]
+Derived = Mapping[str, Callable[["State"], Tensor]]
 
 
 class JointColumns(NamedTuple):
@@ -30,7 +28,7 @@ class JointColumns(NamedTuple):
         return qpos.index_copy(1, self.qpos, joint_pos)
 
 
-def joint_columns(m: Any, device: str) -> JointColumns:
+def joint_columns(m: mujoco.MjModel, device: str) -> JointColumns:
     """The columns of a model's actuated joints: hinges and slides."""
     joints = driven_joints(m)
     for i, joint in enumerate(joints):
@@ -41,7 +39,7 @@ def joint_columns(m: Any, device: str) -> JointColumns:
     )
 
 
-def sensor_columns(m: Any) -> dict[str, slice]:
+def sensor_columns(m: mujoco.MjModel) -> dict[str, slice]:
     """Sensor of a model → its columns in `sensordata`."""
     ends = [int(a) + int(d) for a, d in zip(m.sensor_adr, m.sensor_dim, strict=True)]
     return {m.sensor(i).name: slice(int(m.sensor_adr[i]), end) for i, end in enumerate(ends)}
@@ -141,7 +139,6 @@ class State:
         return self.copied(self._tensors, self._columns, self._joints, self._derived)
 
     def _actuated(self) -> JointColumns:
-        """The columns of the actuated joints."""
         if self._joints is None:
             raise ValueError(
                 "the task reads joint_pos or joint_vel, which this state does not have"
@@ -154,7 +151,6 @@ class State:
         return self._joints
 
     def _sensor(self, name: str) -> slice:
-        """The columns of a sensor."""
         if name not in self._columns:
             names = ", ".join(sorted({*self._tensors, *self._columns, "joint_pos", "joint_vel"}))
             raise ValueError(

@@ -7,6 +7,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
+import mujoco
 import torch
 from torch import Tensor
 
@@ -97,7 +98,7 @@ class Task:
 
     # -- the model and what follows from it --------------------------------------------------------
 
-    def change_spec(self, spec: Any) -> Any:
+    def change_spec(self, spec: mujoco.MjSpec) -> mujoco.MjSpec:
         """The mujoco.MjSpec that is compiled, from that of the file; it may be changed in place."""
         return spec
 
@@ -166,7 +167,7 @@ class Task:
         return torch.stack([low.to(self.device)[columns], high.to(self.device)[columns]])
 
     @cached_property
-    def physics(self) -> Any:
+    def physics(self) -> mujoco.MjModel:
         """The model that is stepped: `mjm`, or what `training` makes of it."""
         if isinstance(self.training, str):
             return self.mjm
@@ -377,8 +378,8 @@ class Task:
 
     def evaluation(self) -> Self:
         """The task as it is evaluated: on the CPU, with a converged solver, without pushes."""
-        exact = dict[str, Any](device="cpu", mjm=converged(self.mjm), training="exact")
-        return replace(self, randomise=without_pushes(self.randomise), **exact)
+        model, quiet = converged(self.mjm), without_pushes(self.randomise)
+        return replace(self, device="cpu", mjm=model, training="exact", randomise=quiet)
 
 
 def check_drive_limits(task: Task, s: State) -> None:

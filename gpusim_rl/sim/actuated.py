@@ -7,6 +7,7 @@ from typing import Any
 import mujoco
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gpusim_rl.sim import actuator_models
@@ -143,12 +144,11 @@ class ActuatedSim:
         if self._offsets[-1]:
             self.memory |= {name: self._zeros(self._offsets[-1]) for name in ("errors", "speeds")}
 
-    def _tensor(self, values: Any) -> Tensor:
+    def _tensor(self, values: ArrayLike) -> Tensor:
         """A constant (nu,) in the engine's precision."""
         return torch.as_tensor(np.ascontiguousarray(values)).to(self.qpos)
 
     def _zeros(self, steps: int) -> Tensor:
-        """(B, steps, nu) zeros."""
         return self.ctrl.new_zeros(len(self.ctrl), steps, self.ctrl.shape[1])
 
     # -- one timestep ------------------------------------------------------------------------------
@@ -175,12 +175,6 @@ class ActuatedSim:
         self.memory["targets"].copy_(recent[:, :-1])
         return (shares[:, :, None] * recent).sum(1)
 
-    def _push(self, name: str, now: Tensor) -> None:
-        """Put (B, nu) in front of a memory, in place, if there is one of that name."""
-        if name in self.memory:
-            past = self.memory[name]
-            past.copy_(torch.cat([now[:, None], past[:, :-1]], 1))
-
     def torque(self, target: Tensor) -> Tensor:
         """(B, nu) [N m] for a target [rad], from the state as it is."""
         lowest, highest = self._ctrlrange
@@ -205,10 +199,10 @@ class ActuatedSim:
         for name, now in (("errors", error), ("speeds", speed)):
             rows = [now if k == 0 else self.memory[name][:, k - 1] for k in self._offsets]
             inputs.append(torch.stack(rows, -1).float())
-        torque = self.net(*inputs).to(error.dtype)
-        self._push("errors", error)
-        self._push("speeds", speed)
-        return torque
+            if name in self.memory:
+                past = self.memory[name]
+                past.copy_(torch.cat([now[:, None], past[:, :-1]], 1))
+        return self.net(*inputs).to(error.dtype)
 
     # -- the rest of the protocol ------------------------------------------------------------------
 

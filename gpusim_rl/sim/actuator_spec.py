@@ -55,7 +55,8 @@ class Actuator:
                 )
             if value is None and self.kind == kind and key != "stall":
                 raise ValueError(f"robot.actuator.kind={kind} needs robot.actuator.{key}")
-        if self.file is not None and not isinstance(self.file, str):
+        # a configuration may hold anything
+        if not isinstance(self.file, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"robot.actuator.file={self.file!r}: expected a file")
 
     @property
@@ -73,13 +74,8 @@ class Actuator:
         """The `GAINS` of a model's servos, (nu,) each."""
         import numpy as np
 
-        return dict(
-            zip(
-                GAINS,
-                (mjm.actuator_gainprm[:, 0], -mjm.actuator_biasprm[:, 2], np.ones(mjm.nu)),
-                strict=True,
-            )
-        )
+        kp, kd = mjm.actuator_gainprm[:, 0], -mjm.actuator_biasprm[:, 2]
+        return {"kp": kp, "kd": kd, "strength": np.ones(mjm.nu)}
 
     def plant(self, mjm: "mujoco.MjModel") -> "mujoco.MjModel":
         """The model that is stepped; mjm itself where nothing differs.

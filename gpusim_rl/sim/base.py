@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -76,5 +77,32 @@ class Sim(Protocol):
 
 # Vectors of a model's options that may have a value per world.
 OPTIONS = GRAVITY, WIND = ("opt.gravity", "opt.wind")
+# What mjSTATE_INTEGRATION names (see mjtState), and the sensors, which cannot be recomputed from
+# it.
+STATE = (
+    *("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "ctrl"),
+    *("qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata"),
+    "sensordata",
+)
+# What mj_setConst derives from other fields.
+DERIVED = (
+    *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0"),
+    *("tendon_length0", "actuator_acc0", "eq_data", "cam_pos0", "cam_poscom0", "cam_mat0"),
+)
+# Derived from geom_size. The broadphase of MuJoCo Warp is compiled anew if they are per world.
+BOUNDS = ("geom_aabb", "geom_rbound")
 # m, rad, m/s, rad/s: a state beyond this is a fault. MuJoCo's own mjMAXVAL is 1e10.
 LIMIT = 1e8
+
+
+def with_derived(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """The fields with a value per world, and those that are derived from them."""
+    bounds = BOUNDS if "geom_size" in fields else ()
+    return tuple(dict.fromkeys((*fields, *DERIVED, *bounds))) if fields else ()
+
+
+def write_fault(fault: Tensor, qpos: Tensor, qvel: Tensor) -> None:
+    """Write to fault (B,) bool whether a state is not finite or beyond LIMIT. In place."""
+    # NaN fails every comparison, and amax passes it on: one pass over the state
+    worst = torch.maximum(qpos.abs().amax(1), qvel.abs().amax(1))
+    torch.logical_not(worst <= LIMIT, out=fault)

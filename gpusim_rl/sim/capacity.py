@@ -1,7 +1,5 @@
 """Capacities of MuJoCo Warp: how many contacts and constraints a model can come to."""
 
-from typing import Any
-
 import mujoco
 import mujoco_warp as mjw
 import numpy as np
@@ -50,7 +48,9 @@ def probe(
     return contacts, rows, seen["qpos"][:, ::hold].reshape(-1, mjm.nq)
 
 
-def pool_size(m: Any, mjm: mujoco.MjModel, contacts: int, poses: np.ndarray, num_envs: int) -> int:
+def pool_size(
+    m: mjw.Model, mjm: mujoco.MjModel, contacts: int, poses: np.ndarray, num_envs: int
+) -> int:
     """naconmax of num_envs worlds of a Warp model m, from what `probe` returned.
 
     The pool also holds the pairs that the broadphase lets through, which may be more than the

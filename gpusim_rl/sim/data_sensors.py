@@ -11,14 +11,18 @@ import mujoco
 import numpy as np
 
 # Why: docs/decisions/sims.md
-# Fields (nbody, …) of MjData: positions, and external forces in the order torque, force.
-FIELDS = ("xpos", "cfrc_ext")
-NEEDS = {"xpos": int(mujoco.mjtStage.mjSTAGE_POS), "cfrc_ext": int(mujoco.mjtStage.mjSTAGE_ACC)}
+# Fields (nbody, width) of MjData: positions, and external forces in the order torque, force. The
+# stage at which MuJoCo computes each, and its width.
+FIELDS = {"xpos": (mujoco.mjtStage.mjSTAGE_POS, 3), "cfrc_ext": (mujoco.mjtStage.mjSTAGE_ACC, 6)}
+
+
+def sensor_types(*names: str) -> set[int]:
+    """The sensor types of these names, such as GYRO."""
+    return {int(getattr(mujoco.mjtSensor, f"mjSENS_{name}")) for name in names}
+
+
 # Sensors for which mj_step computes cfrc_ext, at the beginning of a timestep.
-COMPUTED_FOR = {
-    getattr(mujoco.mjtSensor, f"mjSENS_{name}").value
-    for name in ("ACCELEROMETER", "FORCE", "TORQUE", "FRAMELINACC", "FRAMEANGACC")
-}
+COMPUTED_FOR = sensor_types("ACCELEROMETER", "FORCE", "TORQUE", "FRAMELINACC", "FRAMEANGACC")
 
 
 class DataSensor(NamedTuple):
@@ -44,15 +48,15 @@ def data_sensors(mjm: mujoco.MjModel) -> list[DataSensor]:
         body, kind = int(mjm.sensor_objid[i]), mujoco.mjtObj(int(mjm.sensor_objtype[i]))
         if kind not in (mujoco.mjtObj.mjOBJ_UNKNOWN, mujoco.mjtObj.mjOBJ_BODY):
             raise ValueError(f"the sensor {name!r} is of a {kind.name[6:].lower()}: name a body")
-        stage = int(mjm.sensor_needstage[i])
-        if stage != NEEDS[name]:
-            expected = mujoco.mjtStage(NEEDS[name]).name.removeprefix("mjSTAGE_").lower()
+        stage, numbers = FIELDS[name]
+        if mjm.sensor_needstage[i] != stage:
+            expected = stage.name.removeprefix("mjSTAGE_").lower()
             raise ValueError(f"the sensor {name!r} needs needstage={expected!r}")
         rows = slice(0, mjm.nbody) if body < 0 else slice(body, body + 1)
-        size = (rows.stop - rows.start) * (3 if name == "xpos" else 6)
+        size = (rows.stop - rows.start) * numbers
         if width != size:
             raise ValueError(f"the sensor {name!r} has dim={width}: expected {size}")
-        late = bool(mjm.sensor_needstage[i] == mujoco.mjtStage.mjSTAGE_ACC)
+        late = stage == mujoco.mjtStage.mjSTAGE_ACC
         sensors.append(DataSensor(name, rows, slice(first, first + width), late))
     return sensors
 

@@ -1,6 +1,7 @@
 """`make` builds the Sim of a backend; `choose` picks the backend and the device."""
 
 import re
+from typing import Any
 
 import mujoco
 import torch
@@ -88,7 +89,7 @@ def make(
     *,
     device: str,
     fields: tuple[str, ...] = (),
-    **options,
+    **options: Any,
 ) -> Sim:
     """The Sim `name` over num_envs copies of mjm.
 

@@ -3,7 +3,7 @@
 It is slower than the other two, and the rollout stands outside CUDA graphs.
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportPrivateUsage=false
 
 import os
 import platform
@@ -19,20 +19,9 @@ from mujoco import mjx
 from mujoco.batch import Batch
 from torch import Tensor
 
-from gpusim_rl.sim.base import LIMIT
+from gpusim_rl.sim.base import STATE, with_derived, write_fault
 
-# What mjSTATE_INTEGRATION names (see mjtState), and the sensors, which cannot be recomputed from
-# it.
-STATE = (
-    *("time", "qpos", "qvel", "act", "qacc_warmstart", "ctrl", "qfrc_applied", "xfrc_applied"),
-    *("eq_active", "mocap_pos", "mocap_quat", "userdata", "sensordata"),
-)
-# What mj_setConst derives from other fields.
-DERIVED = (
-    *("body_subtreemass", "body_invweight0", "dof_invweight0", "dof_M0", "tendon_invweight0"),
-    *("tendon_length0", "actuator_acc0", "eq_data", "cam_pos0", "cam_poscom0", "cam_mat0"),
-)
-BOUNDS = ("geom_aabb", "geom_rbound")  # derived from geom_size
+LACKING = ("history", "plastic")  # of STATE: what MJX does not have
 Arrays = dict[str, jax.Array]
 
 
@@ -72,14 +61,14 @@ class Mjx:
         if unknown:
             raise ValueError(f"sim=mjx has no value per world for {', '.join(unknown)}")
         self._fields = fields
-        derived = (*DERIVED, *(BOUNDS if "geom_size" in fields else ())) if fields else ()
 
         def rows(array: jax.Array) -> Tensor:
             return torch.from_numpy(np.tile(array, (num_envs, *[1] * array.ndim))).to(device)
 
-        start = {name: getattr(self._blank, name) for name in STATE}
+        start = {name: getattr(self._blank, name) for name in STATE if name not in LACKING}
         self._state = {name: rows(array) for name, array in start.items() if array.size}
-        stored = {name: getattr(self._m, name) for name in (*fields, *derived)}
+        own = (*fields, "dof_M0") if fields else ()  # MJX has this derived field, too
+        stored = {name: getattr(self._m, name) for name in with_derived(own)}
         self._model = {name: rows(array) for name, array in stored.items() if array.size}
         empty = torch.zeros(num_envs, 0, device=device)
         self.qpos, self.qvel = self._state["qpos"], self._state["qvel"]
@@ -91,9 +80,7 @@ class Mjx:
 
     def step(self, n: int) -> None:
         self._copy(advance(self._m, self._blank, to_jax(self._model), to_jax(self._state), n=n))
-        # A maximum is not finite if a term is not. So one pass over the state finds both faults.
-        largest = torch.maximum(self.qpos.abs().amax(1), self.qvel.abs().amax(1))
-        torch.logical_not(largest <= LIMIT, out=self._fault)
+        write_fault(self._fault, self.qpos, self.qvel)
 
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
         start = {"mask": mask, "qpos": qpos.to(self.qpos), "qvel": qvel.to(self.qvel)}

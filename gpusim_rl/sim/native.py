@@ -4,6 +4,7 @@ It is the default without a GPU, and the reference for every other Sim.
 """
 
 import copy
+from collections.abc import Callable
 
 import mujoco
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from gpusim_rl.core.errors import silence_mujoco
 from gpusim_rl.sim import data_sensors
-from gpusim_rl.sim.base import LIMIT
+from gpusim_rl.sim.base import write_fault
 
 ROW = mujoco.mjtState.mjSTATE_INTEGRATION  # what Batch keeps per world: state, controls, warm start
 VELOCITY = mujoco.mjtStage.mjSTAGE_VEL.value
@@ -87,9 +88,7 @@ class Native:
         if self._forces:
             self._compute_forces()
         data_sensors.write(self._fields, self._data.__getitem__, self.sensordata.numpy())
-        # NaN fails every comparison, and amax passes it on: one pass over the state
-        worst = torch.maximum(self.qpos.abs().amax(1), self.qvel.abs().amax(1))
-        torch.logical_not(worst <= LIMIT, out=self._fault)
+        write_fault(self._fault, self.qpos, self.qvel)
         self.overflow.zero_()
         if not np.array_equal(self.batch.warning, self._warned):
             # (B, kinds), of (B, kinds, last info and count)
@@ -146,10 +145,12 @@ class Native:
         if self._model:
             self.refresh()
 
-    def _call(self, call, ids, *args, **kwargs) -> list[int]:
+    def _call(
+        self, call: Callable[..., object], ids: np.ndarray | None, *args: int, **options: int
+    ) -> list[int]:
         """Run one engine call. Returns the worlds that failed; the others went on."""
         try:
-            call(ids, *args, **kwargs)
+            call(ids, *args, **options)
         except SimulationError as error:
             return list(error.ids)
         return []

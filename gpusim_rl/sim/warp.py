@@ -11,21 +11,20 @@ from torch import Tensor
 from gpusim_rl.core.graphs import capture
 from gpusim_rl.core.streams import launch, start_warp, warp_stream
 from gpusim_rl.sim import data_sensors
-from gpusim_rl.sim.base import LIMIT
+from gpusim_rl.sim.base import LIMIT, STATE, with_derived
 from gpusim_rl.sim.warp_model import (
-    STATE,
     accepted,
     make_data,
     only_kinematic_sensors,
     put_model,
     share_buffer,
-    with_derived,
 )
 
 # ruff: noqa: UP018, RUF046 (in a kernel int(0) is a variable, 0 a constant)
 # The kernels are Warp's dialect of Python:
 # pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
+# pyright: reportUntypedFunctionDecorator=false
 
 OverflowType = mjw.OverflowType
 POOL = wp.constant(int(OverflowType.BROADPHASE | OverflowType.NARROWPHASE | OverflowType.CCD))

@@ -12,33 +12,17 @@ from torch import Tensor
 
 from gpusim_rl.sim.base import OPTIONS
 from gpusim_rl.sim.capacity import pool_size, probe
+from gpusim_rl.sim.data_sensors import sensor_types
 
-# What mjSTATE_INTEGRATION names (see mjtState), and the sensors, which cannot be recomputed from
-# it.
-STATE = (
-    *("time", "qpos", "qvel", "act", "history", "plastic", "qacc_warmstart", "ctrl"),
-    *("qfrc_applied", "xfrc_applied", "eq_active", "mocap_pos", "mocap_quat", "userdata"),
-    "sensordata",
-)
-# What set_const derives from other fields. Written per world only where it is stored per world.
-DERIVED = (
-    *("body_subtreemass", "body_invweight0", "dof_invweight0", "tendon_invweight0"),
-    *("tendon_length0", "actuator_acc0", "eq_data", "cam_pos0", "cam_poscom0", "cam_mat0"),
-)
-# Derived from geom_size. The broadphase is compiled anew if they are per world.
-BOUNDS = ("geom_aabb", "geom_rbound")
 LARGEST_DENSE = 60  # degrees of freedom, above which MuJoCo Warp refuses a dense Jacobian
 ALIGNED = 64  # numbers: an array begins at a multiple of 256 bytes, as one of its own would
 # Sensors that need poses and velocities of bodies alone. Others need all that precedes the
 # dynamics.
-KINEMATIC = {
-    int(getattr(mujoco.mjtSensor, f"mjSENS_{name}"))
-    for name in (
-        *("GYRO", "VELOCIMETER", "MAGNETOMETER", "JOINTPOS", "JOINTVEL", "BALLQUAT", "BALLANGVEL"),
-        *("CLOCK", "FRAMEPOS", "FRAMEQUAT", "FRAMEXAXIS", "FRAMEYAXIS", "FRAMEZAXIS"),
-        *("FRAMELINVEL", "FRAMEANGVEL", "SUBTREECOM", "SUBTREELINVEL", "SUBTREEANGMOM"),
-    )
-}
+KINEMATIC = sensor_types(
+    *("GYRO", "VELOCIMETER", "MAGNETOMETER", "JOINTPOS", "JOINTVEL", "BALLQUAT", "BALLANGVEL"),
+    *("CLOCK", "FRAMEPOS", "FRAMEQUAT", "FRAMEXAXIS", "FRAMEYAXIS", "FRAMEZAXIS"),
+    *("FRAMELINVEL", "FRAMEANGVEL", "SUBTREECOM", "SUBTREELINVEL", "SUBTREEANGMOM"),
+)
 
 
 def accepted(mjm: mujoco.MjModel) -> mujoco.MjModel:
@@ -54,14 +38,6 @@ def accepted(mjm: mujoco.MjModel) -> mujoco.MjModel:
     mjm = copy.copy(mjm)
     mjm.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
     return mjm
-
-
-def with_derived(fields: tuple[str, ...]) -> tuple[str, ...]:
-    """The fields with a value per world, and those that set_const computes from them."""
-    if not fields:
-        return ()
-    bounds = BOUNDS if "geom_size" in fields else ()
-    return tuple(dict.fromkeys((*fields, *DERIVED, *bounds)))
 
 
 # Why: docs/decisions/sims.md

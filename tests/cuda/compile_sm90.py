@@ -66,8 +66,8 @@ def get_device(ident=None):
 
 def run(task_name: str, *, deterministic: bool = False, conditional: bool = False) -> None:
     """Notes the kernels of a task's model, for few worlds and for many."""
-    from gpusim_rl.sim.base import OPTIONS
-    from gpusim_rl.sim.warp_model import DERIVED, accepted
+    from gpusim_rl.sim.base import DERIVED, OPTIONS
+    from gpusim_rl.sim.warp_model import accepted
     from tests.worlds import make_task
 
     task = make_task(task_name)

@@ -8,18 +8,13 @@ from torch import Tensor
 from gpusim_rl.assembly.environment import make_task as make_configured_task
 from gpusim_rl.envs.env import Env
 from gpusim_rl.evaluation.evaluate import evaluation_env
-from tests.algorithms.test_capture import exempt
 from tests.command_lines import refused, refused_word, succeed
-from tests.guard import guard
-from tests.worlds import SIMS, make_config, make_env, make_ppo, make_task, numbers
+from tests.envs import test_env
+from tests.envs.test_env import actions
+from tests.worlds import make_config, make_env, make_task, numbers
 
-HISTORY = {"gyro": 4, "joints": 2, "action": 3}
 # An episode of 0.3 s has 15 control steps.
-PAST = dict(history=HISTORY, observation_delay=(1, 3), episode=0.3)
-
-
-def actions(steps: int, num_envs: int) -> Tensor:
-    return torch.randn(steps, 64, 12, generator=torch.Generator().manual_seed(0))[:, :num_envs]
+PAST = test_env.PAST | {"episode": 0.3}
 
 
 def parts(env: Env, obs: Tensor) -> dict[str, Tensor]:
@@ -76,28 +71,6 @@ def test_delays_are_drawn_for_each_episode():
     assert (past.age != first).float().mean() > 0.5 and (counts - 400).abs().max() < 70
 
 
-def test_worlds_do_not_know_how_many_they_are():
-    """Four worlds see what the first four of sixteen see, over 40 steps with restarts."""
-    few, many = make_env(num_envs=4, **PAST), make_env(num_envs=16, **PAST)
-    for action in actions(40, 16):
-        a, b = few.step(action[:4]), many.step(action)
-        assert torch.equal(a.observation.actor, b.observation.actor[:4])
-
-
-def test_state_round_trip():
-    """A new Env loaded with another's state sees the same past, at once and after."""
-    env, other = make_env(num_envs=8, **PAST), make_env(num_envs=8, **PAST)
-    for action in actions(20, 8):
-        env.step(action)
-    state, view = env.state(), env.observation.actor.clone()
-    other.step(actions(1, 8)[0])
-    other.load(state)
-    assert {"env/history/frames", "env/delay/frames", "env/delay/age"} <= state.keys()
-    assert torch.equal(other.observation.actor, view)
-    for action in actions(20, 8):
-        assert torch.equal(env.step(action).observation.actor, other.step(action).observation.actor)
-
-
 def test_steering_changes_the_present_alone():
     """A command given between two steps replaces the newest entry of its history, and no other."""
     env = make_env(num_envs=4, history={"command": 3})
@@ -108,16 +81,6 @@ def test_steering_changes_the_present_alone():
     after = parts(env, env.observation.actor)["command"]
     assert torch.equal(after[:, :2], before[:, :2])
     assert torch.equal(after[:, 2], torch.tensor([0.5, 0.25, -0.5]).expand(4, 3))
-
-
-@pytest.mark.parametrize("sim", SIMS)
-def test_an_iteration_reads_nothing(sim):
-    """With history and delay nothing reads a tensor on the host."""
-    ppo = make_ppo(make_env(num_envs=4, sim=sim, **{**PAST, "episode": 0.1}), num_steps=8)
-    ppo.iteration()
-    with guard(*exempt(ppo)):
-        ppo.iteration()
-    assert ppo.source.record.truncated.any()
 
 
 def test_a_command_given_at_the_start_fills_the_history():

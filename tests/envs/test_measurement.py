@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.measurement import Measurement
 from gpusim_rl.envs.state import State, joint_columns, sensor_columns
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests.algorithms.test_capture import exempt
 from tests.command_lines import command, refused_word
+from tests.envs.test_env import PAST
 from tests.guard import guard
-from tests.worlds import SIMS, copies, goes_on, make_env, make_ppo
+from tests.worlds import SIMS, copies, goes_on, make_env, make_ppo, make_task
 
 ARM = """<mujoco><worldbody><body><joint name="a" axis="0 1 0"/><geom size="0.1"/>
 <body pos="0 0 1"><joint name="b" axis="0 1 0"/><geom size="0.1"/>
@@ -149,13 +151,15 @@ def test_a_lost_reading_is_the_last_one(sim, delay):
 
 
 @pytest.mark.parametrize("sim", SIMS)
-def test_drop_out_is_captured_and_resumed(sim):
-    """With drop-out nothing reads a tensor on the host, and a state goes on bit by bit."""
-    short = dict(num_envs=8, sim=sim, episode=0.1, dropout=LOSS)
+def test_errors_are_captured_and_resumed(sim):
+    """With drop-out, history and delay nothing reads a tensor on the host, and a state goes on bit
+    by bit."""
+    short = dict(num_envs=8, sim=sim, episode=0.1, dropout=LOSS, **PAST)
     first, second = (make_ppo(make_env(**short)) for _ in range(2))
     first.iteration()
     with guard(*exempt(first)):
         first.iteration()
+    assert first.source.record.truncated.any()
     assert "env/dropout/given" in goes_on(first, second)
 
 
@@ -166,17 +170,21 @@ def test_drop_out_that_is_off_costs_nothing():
     assert "observe/dropout" not in env.rng._place
 
 
+@pytest.mark.parametrize("key", ["noise", "dropout"])
 @pytest.mark.parametrize(
     "name, says",
     [
-        ("sonar", r"task\.dropout\.sonar: the actor uses no such reading, choose one of gyro, up"),
-        ("joints", r"task\.dropout\.joints: it belongs to readings, .*say task.dropout.joint_pos"),
+        ("sonar", "the actor uses no such reading, choose one of gyro, up, joint_"),
+        ("joints", r"it belongs to readings, not to terms: say task\.\w+\.joint_pos$"),
     ],
 )
-def test_drop_out_must_name_readings(name, says):
-    """What the actor does not read cannot be lost."""
-    with pytest.raises(ValueError, match=says):
-        make_env(num_envs=2, dropout={name: 0.1})
+def test_errors_must_name_readings(name, says, key):
+    """What the actor does not read has no noise and cannot be lost: the line lists the readings.
+    The name of a term is answered with what the term reads."""
+    given = {"noise": {}, "dropout": {}} | {key: {name: 0.1}}
+    task = make_task(dropout=given["dropout"])
+    with pytest.raises(ValueError, match=rf"task\.{key}\.{name}: {says}"):
+        Measurement(task, 2, given["noise"], torch.device("cpu"))
 
 
 TASK = """from gpusim_rl.tasks.classic.cartpole import Cartpole

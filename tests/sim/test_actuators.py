@@ -52,11 +52,7 @@ HINGE = """
 """
 INPUTS = Inputs(dt=0.0025, offsets=(0, 4, 8), error=0.3, speed=5.0, torque=15.0)
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """MuJoCo writes MUJOCO_LOG.TXT to the working directory when a world goes wrong."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture(scope="module")

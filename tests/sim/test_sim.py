@@ -16,10 +16,10 @@ import warp as wp
 from mujoco.batch import Batch
 
 from gpusim_rl.sim import factory
+from gpusim_rl.sim.base import STATE
 from gpusim_rl.sim.factory import choose, order_of_contacts, solver_cost
 from gpusim_rl.sim.native import ISLAND, WARMSTART, Native, fast
 from gpusim_rl.sim.warp import Warp
-from gpusim_rl.sim.warp_model import STATE
 from tests.command_lines import run_python
 from tests.guard import guard
 from tests.worlds import ROOT, copies, differing, make_sim
@@ -77,10 +77,7 @@ def quadruped() -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_path(str(QUADRUPED))
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch, tmp_path):
-    """MuJoCo C writes its warnings to MUJOCO_LOG.TXT in the working directory."""
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture(params=["native", "warp", MJX])

@@ -96,7 +96,7 @@ def test_the_clock_lifts_one_foot_after_the_other(task, state):
 
 
 def test_a_unit_of_action_is_a_share_of_the_torque(task):
-    """One unit of action moves the target by action_scale · τ_max / kp: of the hips 0.25 · 88 / 40.3."""
+    """One unit moves the target by action_scale · τ_max / kp: of the hips 0.25 · 88 / 40.3."""
     assert task.joint_scales[0].item() == pytest.approx(0.25 * 88 / 40.3, rel=1e-5)
     assert task.joint_scales[3].item() == pytest.approx(0.25 * 139 / 99.1, rel=1e-5)
 

@@ -34,8 +34,7 @@ def whole_entries(randomise: Entry) -> dict[str, Entry]:
         whole[name] = dict(entry)
         if whole[name]["kind"] is False:  # YAML's off
             whole[name]["kind"] = "off"
-    order = [name for name in (*FIELDS, *whole) if name in whole]
-    return {name: whole[name] for name in dict.fromkeys(order)}
+    return {name: whole[name] for name in dict.fromkeys((*FIELDS, *whole)) if name in whole}
 
 
 def active_entries(randomise: Entry) -> dict[str, Entry]:

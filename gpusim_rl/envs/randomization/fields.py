@@ -1,7 +1,6 @@
 """The table of what can be randomized: plain data, without torch."""
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,25 +159,3 @@ def field(name: str) -> Field:
             "bias.<reading>"
         )
     return FIELDS.get(name, BIAS)
-
-
-def table_rows(randomise: dict[str, Any]) -> list[str]:
-    """The rows of the table in docs/randomisation.md, with the numbers of `task.randomise`."""
-    draws = {"world": "once per world", "episode": "at each restart", "push": "at random times"}
-    rows = []
-    for name, properties in {**FIELDS, "bias.<reading>": BIAS}.items():
-        entry = randomise.get(name, {})
-        how = entry.get("how", properties.hows[0])
-        hows = ", ".join(f"**{x}**" if x == how else x for x in properties.hows)
-        default = f"{entry['low']} to {entry['high']}" if properties is not BIAS else "the task's"
-        cells = [
-            f"`{name}`",
-            properties.means,
-            properties.unit,
-            hows,
-            draws[properties.when],
-            default,
-            " ".join(f"`{key}`" for key in properties.keys if key not in ("kind", "low", "high")),
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
-    return rows
