@@ -23,7 +23,7 @@ class DriveResult(NamedTuple):
         error, turn: (B,) root mean squares of the error of velocity [m/s] or position [m], and of
             the yaw rate [rad/s].
         offset: (B,) mean error of the velocity along the axis where it is worst, over what
-            `gate.told` allows of the last command.
+            `gate.tracking` allows of the last command.
         torque, joint, speed: (B,) shares of steps and actuators at or beyond the limit of the
             torque, of the joint's range, of the speed.
         power: (B,) mean mechanical power [W].
@@ -182,8 +182,8 @@ class Totals:
         rms = {name: np.sqrt(self.sums[name] / counted) for name in ("error", "turn")}
         nothing, offset = np.full(len(fell), np.nan), np.full(len(fell), np.nan)
         if follows == "velocity":
-            told = self.settings["told"]
-            allowed = np.maximum(told["least"], told["relative"] * np.abs(self.goal[:, :3]))
+            tracking = self.settings["tracking"]
+            allowed = np.maximum(tracking["least"], tracking["relative"] * np.abs(self.goal[:, :3]))
             offset = (np.abs(self.offsets / counted[:, None]) / allowed).max(1)
         moved = mean["path"] > self.settings["walks"]
         weight = 9.81 * self.robot.model.body_mass.sum() * (1 + self.payload)

@@ -29,7 +29,10 @@ from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
 VERDICT_KEYS = "verdict complaints skipped follows kind reported seed changed".split()
 CONSTANT, ENDURANCE = "constant", "endurance"
 MEANS = ("error", "turn", "torque", "joint", "speed", "power", "transport", "change")
-NAMES = {"rate": "falls per robot-hour", "told": "speed as told"}  # of keys in a line of `failures`
+NAMES = {
+    "rate": "falls per robot-hour",
+    "tracking": "speed as told",
+}  # of keys in a line of `failures`
 JUDGED = ("turn", "torque", "joint", "speed", "transport", "change")  # and error and falls
 
 
@@ -204,7 +207,7 @@ def row(plan: Plan, result: DriveResult) -> Json:
     robot, settings, fell = plan.robot, plan.settings, result.fell | result.fault
     means = {key: mean(getattr(result, key)) for key in MEANS}
     if plan.scenario == CONSTANT:
-        means["told"] = share(~fell & (result.offset <= 1))
+        means["tracking"] = share(~fell & (result.offset <= 1))
     if plan.scenario == ENDURANCE:
         steps = max(1, int(result.lived.sum()))
         means["rate"] = rate(int(fell.sum()), steps * robot.policy.dt / 3600)
@@ -233,7 +236,7 @@ def exceeded(one: Json, robot: Robot, limits: dict[str, float]) -> list[str]:
         if key in one and (high := one[key]["interval"][1]) > limits[limit]:
             figures = f"{one[key]['value']:.3g}, up to {high:.3g}, at most {limits[limit]:g}"
             lines.append(f"{name}: {NAMES.get(key, key)} {figures}")
-    for key in ("success", "told"):
+    for key in ("success", "tracking"):
         if name == ENDURANCE or key not in one:
             continue
         if (low := one[key]["interval"][0]) < limits[key]:
@@ -268,9 +271,9 @@ def table(rows: list[Json]) -> str:
         lines.append(f"{name:10}{one['robots']:7}{''.join(cells)}")
     if not all(x["judged"] for x in rows):
         lines.append("* reported, not judged")
-    for told in (x["told"] for x in rows if "told" in x):
-        low, high = told["interval"]
-        figures = f"{told['value']:.3f} ({low:.3f} to {high:.3f})"
+    for tracking in (x["tracking"] for x in rows if "tracking" in x):
+        low, high = tracking["interval"]
+        figures = f"{tracking['value']:.3f} ({low:.3f} to {high:.3f})"
         lines.append(f"{CONSTANT}: as fast as told, on average: {figures}")
     for falls in (x["rate"] for x in rows if "rate" in x):
         low, high = falls["interval"]

@@ -29,7 +29,7 @@ SMALL = """task=quadruped iterations=2 num_envs=8 num_steps=8 algo.hidden=[16] e
 task.episode=1 device=cpu threads=1 sim=native sim.threads=1 log=none report=false
 """
 LAX = """gate.robots=2 gate.seconds=1 gate.endurance.robots=1 gate.endurance.minutes=0.02
-gate.limits.success=0 gate.limits.told=0 gate.limits.falls=1 gate.limits.endurance_falls=1e6
+gate.limits.success=0 gate.limits.tracking=0 gate.limits.falls=1 gate.limits.endurance_falls=1e6
 gate.limits.velocity=9 gate.limits.turn=9 gate.limits.torque=1 gate.limits.joint=1
 gate.limits.speed=1 gate.limits.transport=1e6 gate.limits.change=9
 """

@@ -40,7 +40,7 @@ TINY = (
     *("gate.robots=3", "gate.seconds=2", "gate.endurance.robots=1", "gate.endurance.minutes=0.02"),
     *("gate.limits.falls=0.9", "gate.limits.velocity=0.9", "gate.limits.turn=0.9"),
     *("gate.limits.transport=20.0", "gate.limits.endurance_falls=20000.0"),
-    *("gate.limits.success=0.0", "gate.limits.told=0.0"),
+    *("gate.limits.success=0.0", "gate.limits.tracking=0.0"),
 )
 SETTINGS: dict[str, Any] = compose_plain("play", [])["gate"]
 REPORT = dict.fromkeys(gate.VERDICT_KEYS, "pass") | {"complaints": [], "rows": []}
@@ -216,7 +216,7 @@ def test_the_mean_error_is_over_what_is_allowed(robot):
     result = totals.result(*np.zeros((2, 3), bool))
     assert result.offset[:2] == pytest.approx([0.0, 1.0], abs=1e-3)  # 0.06 rad/s, of 0.06
     one = row(plan, results(3, offset=np.array([0.9, 1.1, np.nan])))
-    assert one["told"]["count"] == 1
+    assert one["tracking"]["count"] == 1
 
 
 def test_rotations_are_commanded(robot):
