@@ -1,4 +1,8 @@
-"""Small arms for the tests, with German names, so that nothing can be guessed from names."""
+"""Small arms for the tests, with German names, so that nothing can be guessed from names,
+and inverse kinematics by MuJoCo's own Jacobian."""
+
+import mujoco
+import numpy as np
 
 FINGER = """
 <body name="{name}" pos="0 {y} 0.06"><joint name="{name}_weg" type="slide" axis="0 {way} 0"
@@ -37,3 +41,41 @@ def mjcf(
 <body name="hand" pos="0 0 0.05"><joint name="drillen" axis="0 0 1" range="-2.8 2.8"/>
 <geom type="box" size="0.02 0.05 0.02" pos="0 0 0.04" mass="0.3"/>{hand}{fingers}
 </body></body></body></body></body></body></body></worldbody>{more}</mujoco>"""
+
+
+def solving_error(
+    m: mujoco.MjModel,
+    site: str,
+    limits: tuple[np.ndarray, np.ndarray],
+    starts: np.ndarray,
+    goal: np.ndarray,
+    quat: np.ndarray | None,
+    lever: float,
+) -> float:
+    """The least error [m, and lever m/rad] of inverse kinematics from starts (S, n), within limits.
+
+    The goal (3,) is a place of the site [m], and quat (4,) its rotation, or None for any.
+    """
+    d, best, jacobian = mujoco.MjData(m), np.inf, np.zeros((6, m.nv))
+    rows, place = slice(0, 3 if quat is None else 6), d.site(site)
+    scale = np.array([1, 1, 1, lever, lever, lever])[rows]
+    for start in starts:
+        d.qpos[:] = start
+        for _ in range(100):
+            mujoco.mj_kinematics(m, d)
+            mujoco.mj_comPos(m, d)
+            mujoco.mj_jacSite(m, d, jacobian[:3], jacobian[3:], place.id)
+            error = np.concatenate([goal - place.xpos, np.zeros(3)])
+            if quat is not None:
+                turn = np.zeros(4)
+                mujoco.mju_mat2Quat(turn, place.xmat)
+                mujoco.mju_negQuat(turn, turn)
+                mujoco.mju_mulQuat(turn, quat, turn.copy())
+                mujoco.mju_quat2Vel(error[3:], turn, 1)
+            a, e = scale[:, None] * jacobian[rows], scale * error[rows]
+            best = min(best, float(np.linalg.norm(e)))
+            if best < 1e-3:
+                return best
+            step = a.T @ np.linalg.solve(a @ a.T + 1e-6 * np.eye(len(e)), e)
+            d.qpos[:] = np.clip(d.qpos + step.clip(-0.3, 0.3), *limits)
+    return best

@@ -88,29 +88,25 @@ class Loaded:
         return self.shape.arguments(self.robot)
 
 
-def load_as(shape: str, **keys: Any) -> Loaded:
-    """The robot of a description, as `load_any` loads it, of one of `SHAPES`.
-
-    ValueError if the shape, which a task has as `takes_robot`, is none of these.
-    """
-    if shape not in SHAPES:
-        raise ValueError(f"takes_robot of the task is {shape!r}: choose one of {', '.join(SHAPES)}")
-    return load(shape, keys)
-
-
 def load_any(**keys: Any) -> Loaded:
-    """The robot of a description, whose keys are those of `Robot`, of the shape of its file.
+    """The robot of a description, as `load_as` loads it, of the shape of its file."""
+    return load_as(None, **keys)
+
+
+def load_as(shape: str | None, **keys: Any) -> Loaded:
+    """The robot of a description, whose keys are those of `Robot`.
+
+    Args:
+        shape: one of `SHAPES`, which a task has as `takes_robot`; None: that of the file.
+        keys: of the description.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file is not such a robot, or a key does not fit it. One line names the key
-            and the choices.
+        ValueError: there is no such shape, the file is not such a robot, or a key does not fit it.
+            One line names the key and the choices.
     """
-    return load(None, keys)
-
-
-def load(shape: str | None, keys: dict[str, Any]) -> Loaded:
-    """The robot of a description in a shape, else in that of its file."""
+    if shape is not None and shape not in SHAPES:
+        raise ValueError(f"takes_robot of the task is {shape!r}: choose one of {', '.join(SHAPES)}")
     robot = Robot(**keys)
     if robot.collide not in ("feet", "all"):
         raise ValueError(f"robot.collide={robot.collide}: choose one of feet, all")

@@ -2,6 +2,7 @@
 refused in one line that names what cannot be guessed."""
 
 import math
+from functools import partial
 
 import mujoco
 import numpy as np
@@ -21,7 +22,7 @@ from gpusim_rl.robots.bodies import tip
 from gpusim_rl.robots.description import reasons
 from gpusim_rl.robots.load import Loaded, load_any, load_as
 from tests import robot_files
-from tests.arm_files import COUPLED, mjcf
+from tests.arm_files import COUPLED, mjcf, solving_error
 from tests.exported import export_task
 from tests.worlds import numbers, robot_keys
 
@@ -97,38 +98,6 @@ def test_gains(greifer):
     assert weight[1] == pytest.approx(9.81 * lever, rel=0.05) and weight[0] < 1e-9
 
 
-def solved(greifer: Loaded, goal: np.ndarray, turn: np.ndarray | None) -> float:
-    """The least error [m, and 0.1 m/rad] of MuJoCo's own inverse kinematics, from many starts."""
-    m, d = greifer.mjm, mujoco.MjData(greifer.mjm)
-    low, high = m.jnt_range.T
-    best, jacobian = np.inf, np.zeros((6, m.nv))
-    site = d.site("gpusim_rl/tool")
-    for start in np.random.default_rng(0).uniform(low, high, (40, m.nq)):
-        d.qpos[:] = start
-        for _ in range(60):
-            mujoco.mj_kinematics(m, d)
-            mujoco.mj_comPos(m, d)
-            mujoco.mj_jacSite(m, d, jacobian[:3], jacobian[3:], site.id)
-            error = np.zeros(6)
-            error[:3] = goal - site.xpos
-            if turn is not None:
-                now, quat, goal_quat = np.zeros(4), np.zeros(4), np.zeros(4)
-                mujoco.mju_mat2Quat(now, site.xmat)
-                mujoco.mju_mat2Quat(goal_quat, turn.ravel())
-                mujoco.mju_negQuat(now, now)
-                mujoco.mju_mulQuat(quat, goal_quat, now)
-                mujoco.mju_quat2Vel(error[3:], quat, 1)
-            rows = slice(0, 3 if turn is None else 6)
-            scale = np.array([1, 1, 1, 0.1, 0.1, 0.1])[rows]
-            a, e = scale[:, None] * jacobian[rows], scale * error[rows]
-            step = a.T @ np.linalg.solve(a @ a.T + 1e-6 * np.eye(len(e)), e)
-            d.qpos[:] = np.clip(d.qpos + step.clip(-0.3, 0.3), low, high)
-            best = min(best, float(np.linalg.norm(e)))
-            if best < 1e-3:
-                return best
-    return best
-
-
 @pytest.mark.parametrize("lean", [None, 0.5])
 def test_the_box_can_be_reached(greifer, lean):
     """MuJoCo's own Jacobian leads to goals of the box, which lies before the arm."""
@@ -140,8 +109,13 @@ def test_the_box_can_be_reached(greifer, lean):
     assert (share > 0.3).all() and (share < 1.01).all()
     places, unit = drawn()
     goals, turns = (x.numpy() for x in goals_of(box, places[:4], unit[:4]))
+    low, high = greifer.mjm.jnt_range.T
+    starts = np.random.default_rng(0).uniform(low, high, (40, len(low)))
     for goal, turn in zip(goals, turns, strict=True):
-        assert solved(greifer, goal, turn if lean else None) < 1e-3
+        quat = np.zeros(4)
+        mujoco.mju_mat2Quat(quat, turn.ravel())
+        solve = partial(solving_error, greifer.mjm, "gpusim_rl/tool", (low, high), starts)
+        assert solve(goal, quat if lean else None, lever=0.1) < 1e-3
 
 
 def test_what_a_user_says_of_the_box_stays(greifer, monkeypatch, capsys):

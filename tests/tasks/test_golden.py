@@ -10,12 +10,12 @@ import torch
 
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import reward_terms
-from tests.worlds import make_env
+from tests.worlds import make_env, make_task
 
 # A quadruped whose clock stands at a quarter: sin 2π/4 = 1 lifts FL and RR; FR and RL stand.
 PHASE = 0.25  # turns
 BASE = dict(velocity=[0.5, 0.1, -0.2], gyro=[0.3, -0.4, 0.6], up=[0.3, -0.1, 0.95])
-COMMAND = [0.8, -0.3, 0.2]  # m/s, m/s, rad/s
+BASE |= dict(command=[0.8, -0.3, 0.2])  # m/s, m/s, rad/s
 RADIUS = 0.022  # m, of a foot
 HEIGHTS = [0.09, 0.03, 0.0, 0.08]  # m, of the feet's lowest points: FL, FR, RL, RR
 SLIDES = [[1.0, 2.0], [0.6, -0.8], [0.0, 0.5], [0.3, 0.4]]  # m/s
@@ -41,28 +41,35 @@ def row(*values) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32).reshape(1, -1)
 
 
-def quadruped(name: str, **others: torch.Tensor) -> tuple[dict[str, float], State]:
-    """The terms of the state above, and the state."""
+def walker(name: str, height: float, **values: list[float]) -> State:
+    """The state above of a robot whose base is at a height [m], with these values too."""
     env = make_env(name, 1)
     task, qpos = env.scheduled_task, env.sim.qpos.clone().float()
-    qpos[:, 2], qpos[:, 7:] = 0.25, task.stance + 0.1
-    values = {key: row(*x) for key, x in BASE.items()}
+    qpos[:, 2], qpos[:, 7:] = height, task.stance + 0.1
+    rows = BASE | {x: [-2.0] for x in task.sensor_columns if x.endswith("_torque")} | values
+    return env.current_state().with_(
+        qpos=qpos,
+        qvel=torch.full((1, task.mjm.nv), 0.5),
+        phase=torch.tensor([PHASE]),
+        action=torch.ones(1, 12),
+        previous=torch.full((1, 12), 0.5),
+        **{key: row(*x) for key, x in rows.items()},
+    )
+
+
+def quadruped(name: str, **others: list[float]) -> dict[str, float]:
+    """The terms of a quadruped in the state above."""
+    values = dict(mean_error=[0.5, 0.4, -0.2])
     for foot, height, slide in zip(("FL", "FR", "RL", "RR"), HEIGHTS, SLIDES, strict=True):
-        values[f"{foot}_position"] = row(0.0, 0.0, height + RADIUS)
-        values[f"{foot}_velocity"] = row(*slide, 3.0)
-    values |= {x: row(-2.0) for x in task.sensor_columns if x.endswith("_torque")}
-    values |= dict(qpos=qpos, qvel=torch.full((1, task.mjm.nv), 0.5), command=row(*COMMAND))
-    values |= dict(mean_error=row(0.5, 0.4, -0.2))
-    values |= dict(phase=torch.tensor([PHASE]), action=torch.ones(1, 12))
-    values |= dict(previous=torch.full((1, 12), 0.5)) | others
-    s = env.current_state().with_(**values)
-    return {key: x.item() for key, x in reward_terms(task, s).items()}, s
+        values[f"{foot}_position"] = [0.0, 0.0, height + RADIUS]
+        values[f"{foot}_velocity"] = [*slide, 3.0]
+    s = walker(name, 0.25, **values | others)
+    return {key: x.item() for key, x in reward_terms(make_task(name), s).items()}
 
 
 def test_quadruped():
     """Each term on flat ground."""
-    terms, _ = quadruped("quadruped")
-    assert terms == {key: pytest.approx(x, rel=1e-4) for key, x in FLAT.items()}
+    assert quadruped("quadruped") == {key: pytest.approx(x, rel=1e-4) for key, x in FLAT.items()}
 
 
 @pytest.mark.parametrize("velocity, stuck", [(0.5, 0.0), (-0.1, -1.0)])
@@ -74,9 +81,9 @@ def test_rough_ground(velocity, stuck):
     |(0.3, 0.4)| = 0.5 m/s. A tenth of |c|² = 0.8² + 0.3² is 0.073; v · c is 0.37 at 0.5 m/s
     forward, and below 0 backward, where the robot is stuck.
     """
-    ground = dict(below=torch.zeros(1, 4), beside=row(0.06, 0.0, 0.0, 0.10))
-    ground |= dict(velocity=row(velocity, 0.1, -0.2))
-    terms, _ = quadruped("quadruped_rough", **ground)
+    ground = dict(below=[0.0] * 4, beside=[0.06, 0.0, 0.0, 0.10])
+    ground |= dict(velocity=[velocity, 0.1, -0.2])
+    terms = quadruped("quadruped_rough", **ground)
     own = {"clearance": -0.0037, "stumble": -0.5, "stuck": stuck}
     assert {key: terms[key] for key in own} == {
         key: pytest.approx(x, rel=1e-3) for key, x in own.items()

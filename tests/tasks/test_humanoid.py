@@ -7,28 +7,15 @@ import torch
 
 from gpusim_rl.envs.state import State
 from gpusim_rl.tasks.common.scores import walking_scores
+from tests.tasks.test_golden import FLAT, walker
 from tests.worlds import make_env, make_task
 
-# One state, from which each term is computed by hand below.
-VELOCITY, GYRO, UP = [0.5, 0.1, -0.2], [0.3, -0.4, 0.6], [0.3, -0.1, 0.95]  # m/s, rad/s, 1
-COMMAND = [0.8, -0.3, 0.2]  # m/s, m/s, rad/s
-PHASE = 0.25  # turns: sin 2π·0.25 = 1 lifts the left foot, and sin 2π·0.75 = -1 leaves the right
-FEET = [[0.0, 0.1, 0.06], [0.0, -0.1, 0.03]]  # m
-SLIDES = [[1.0, 2.0, 3.0], [0.6, -0.8, 5.0]]  # m/s
-NORMALS = [[0.3, 0.4, 0.87], [0.1, 0.0, 0.99]]  # 1
-GOLDEN = {
-    # exp(-((0.5 - 0.8)² + (0.1 + 0.3)²) / 0.5²) = exp(-0.25 / 0.25)
-    "velocity": math.exp(-1),
-    # exp(-(0.6 - 0.2)² / 0.5²) = exp(-0.16 / 0.25)
-    "yaw": math.exp(-0.64),
+# Each term is computed by hand of the state in `walker`. These are those of quadrupeds, too.
+SHARED = ("velocity", "yaw", "vertical", "tumble", "tilt", "jerk", "power")
+GOLDEN = {key: FLAT[key] for key in SHARED} | {
     # exp(-((0.06 - 0.1)² + (0.03 - 0)²) / 0.1²) = exp(-0.0025 / 0.01)
     "feet": math.exp(-0.25),
-    "vertical": -0.04,  # -(-0.2)²
-    "tumble": -0.25,  # -(0.3² + 0.4²)
-    "tilt": -0.1,  # -(0.3² + 0.1²)
     "height": -0.0016,  # -(0.70 - 0.74)²
-    "jerk": -12 * 0.25,  # twelve joints, each 0.5 from the action before
-    "power": -12 * 2.0 * 0.5,  # twelve joints of 2 N m at 0.5 rad/s
     "alive": 1.0,
     # 0.1 rad from the stance, of the six joints that do not bend a leg forward: -6 · 0.1²
     "pose": -0.06,
@@ -43,34 +30,14 @@ def task():
     return make_task("humanoid")
 
 
-@pytest.fixture
-def state(task) -> State:
-    """A state with the numbers above, in one world."""
-    env = make_env("humanoid", 1)
-
-    def row(*values: object) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32).reshape(1, -1)
-
-    qpos = env.sim.qpos.clone().float()
-    qpos[:, 2], qpos[:, 7:] = 0.70, task.stance + 0.1
-    feet = {f"{side}_position": row(*FEET[i]) for i, side in enumerate(("left", "right"))}
-    feet |= {f"{side}_velocity": row(*SLIDES[i]) for i, side in enumerate(("left", "right"))}
-    feet |= {f"{side}_up": row(*NORMALS[i]) for i, side in enumerate(("left", "right"))}
-    torques = [x for x in task.sensor_columns if x.endswith("_torque")]
-    return env.current_state().with_(
-        qpos=qpos,
-        qvel=torch.full((1, task.mjm.nv), 0.5),
-        velocity=row(*VELOCITY),
-        gyro=row(*GYRO),
-        up=row(*UP),
-        command=row(*COMMAND),
-        mean_error=row(0.3, -0.4, 0.3),
-        phase=torch.tensor([PHASE]),
-        action=torch.ones(1, 12),
-        previous=torch.full((1, 12), 0.5),
-        **feet,
-        **{name: row(-2.0) for name in torques},
-    )
+@pytest.fixture(scope="module")
+def state() -> State:
+    """A state in which the clock lifts the left foot, and the right one stands."""
+    values = dict(mean_error=[0.3, -0.4, 0.3])  # m/s, m/s, rad/s
+    values |= dict(left_position=[0.0, 0.1, 0.06], right_position=[0.0, -0.1, 0.03])  # m
+    values |= dict(left_velocity=[1.0, 2.0, 3.0], right_velocity=[0.6, -0.8, 5.0])  # m/s
+    values |= dict(left_up=[0.3, 0.4, 0.87], right_up=[0.1, 0.0, 0.99])  # 1
+    return walker("humanoid", 0.70, **values)
 
 
 def test_each_term_by_hand(task, state):
@@ -96,7 +63,7 @@ def test_the_clock_lifts_one_foot_after_the_other(task, state):
 
 
 def test_a_unit_of_action_is_a_share_of_the_torque(task):
-    """One unit moves the target by action_scale · τ_max / kp: of the hips 0.25 · 88 / 40.3."""
+    """One unit of action moves the target by action_scale · τ_max / kp: 0.25 · 88 / 40.3."""
     assert task.joint_scales[0].item() == pytest.approx(0.25 * 88 / 40.3, rel=1e-5)
     assert task.joint_scales[3].item() == pytest.approx(0.25 * 139 / 99.1, rel=1e-5)
 

@@ -64,7 +64,12 @@ def hinge_signs(
     tolerance = CHECK_TOLERANCE if signs else GUESS_TOLERANCE
     turns = np.array(signs) if signs else np.sign(same_turn) + 0.0
     limits = length * np.array([tolerance] * 4 + [max(tolerance, MASS_TOLERANCE)])
-    errors = mirror_errors(m, base, feet, turns)
+    # the largest distances of feet and center of mass from their images [m], in eight poses
+    poses = 0.3 * np.random.default_rng(0).uniform(-1, 1, (8, 12))  # rad from the stance
+    mirrored = [feet_and_mass(m, d, base, feet, stance + turns * x[SIDES]) for x in poses]
+    images = np.array([points[[1, 0, 3, 2, 4]] * [1, -1, 1] for points in mirrored])
+    places = [feet_and_mass(m, d, base, feet, stance + x) for x in poses]
+    errors = np.linalg.norm(images - places, axis=2).max(0)
     if (turns != turns[SIDES]).any() or not (errors <= limits).all():
         worst = int((errors / limits).argmax())
         raise ValueError(
@@ -74,22 +79,6 @@ def hinge_signs(
         )
     check_servos(m, joints)
     return tuple(float(s) for s in turns)
-
-
-def mirror_errors(
-    m: mujoco.MjModel, base: str, feet: tuple[str, ...], signs: np.ndarray
-) -> np.ndarray:
-    """(5,) the largest distances of feet and center of mass from their mirror images [m].
-
-    They are measured in eight random poses near the stance.
-    """
-    d = mujoco.MjData(m)
-    stance = m.key_qpos[0][m.jnt_qposadr[m.actuator_trnid[:, 0]]]
-    poses = 0.3 * np.random.default_rng(0).uniform(-1, 1, (8, 12))  # rad from the stance
-    mirrored = [feet_and_mass(m, d, base, feet, stance + signs * x[SIDES]) for x in poses]
-    images = np.array([points[[1, 0, 3, 2, 4]] * [1, -1, 1] for points in mirrored])
-    points = [feet_and_mass(m, d, base, feet, stance + x) for x in poses]
-    return np.linalg.norm(images - points, axis=2).max(0)
 
 
 def check_servos(m: mujoco.MjModel, joints: np.ndarray) -> None:
