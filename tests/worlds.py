@@ -210,13 +210,15 @@ def make_sim(name: str, mjm: mujoco.MjModel, num_envs: int, **options: Any) -> A
     return make(name, mjm, num_envs, **({"device": "cpu"} | sim_options(name) | options))
 
 
-def make_task(name: str = "quadruped", **settings: Any) -> Task:
-    """The task of tasks/<name>.py with its YAML's numbers and exact physics; `settings` win."""
+def make_task(name: str = "quadruped", kind: type[Task] | None = None, **settings: Any) -> Task:
+    """The task of tasks/<name>.py, or one of another kind with the same keys, with its YAML's
+    numbers and exact physics; `settings` win."""
+    kind = kind or load_task(name)
     values = {k: v for k, v in numbers(name).items() if k not in ("name", "weights", "noise")}
     values |= {"actuator": make_actuator(), "training": "exact"} | settings
     values["randomise"] = with_ranges(values["randomise"])
-    values |= terrain_arguments(load_task(name), make_config(f"task={name}"))
-    return load_task(name)(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    values |= terrain_arguments(kind, make_config(f"task={name}"))
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
 def make_sim_of(task: Task, num_envs: int, sim: str = "native", **options: Any) -> Any:

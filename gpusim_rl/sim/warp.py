@@ -236,7 +236,6 @@ class Warp:
             self._move_ground()
 
     def _advance_kernels(self, n: int) -> None:
-        """n timesteps."""
         with self._scope():
             for _ in range(n):
                 mjw.step(self.m, self.d)

@@ -70,16 +70,10 @@ class Walker(Quadruped):
         return dict(true=s.true)
 
 
-@pytest.fixture
-def walkers(monkeypatch):
-    """Makes an Env of walkers with other methods and settings."""
-
-    def build(settings: dict, **methods) -> Env:
-        kind = dataclass(kw_only=True)(type("Walker", (Walker,), methods))
-        monkeypatch.setattr("tests.worlds.load_task", lambda name: kind)
-        return make_env(num_envs=8, history={}, **settings)
-
-    return build
+def walkers(settings: dict, **methods) -> Env:
+    """Walkers with other methods and settings."""
+    kind = dataclass(kw_only=True)(type("Walker", (Walker,), methods))
+    return make_env(num_envs=8, kind=kind, history={}, **settings)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +84,7 @@ def walkers(monkeypatch):
         {"observation_delay": (1, 2), "dropout": {"gyro": 0.4, "joint_pos": 0.3}},
     ],
 )
-def test_controls_and_filters_follow_the_readings(errors, walkers):
+def test_controls_and_filters_follow_the_readings(errors):
     """Targets that start from joint positions, and memory that filters a gyroscope, are those that
     a robot would compute of `env.readings`; other memory is computed of the truth."""
     env = walkers({"episode": 0.2} | errors)
@@ -118,7 +112,7 @@ def test_controls_and_filters_follow_the_readings(errors, walkers):
         (("control", lambda self, s: s.joint_pos - s.qpos[:, 2:3]), "control reads 'qpos'"),
     ],
 )
-def test_what_no_robot_measures_is_refused(method, says, walkers):
+def test_what_no_robot_measures_is_refused(method, says):
     """An Env whose terms or controls read what test_tracing.py lists is one line with the name."""
     with pytest.raises(ValueError, match=says) as error:
         walkers({}, **dict([method]))

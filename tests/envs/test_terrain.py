@@ -48,16 +48,23 @@ def compiled(task: OnTerrain, patch: int) -> mujoco.MjModel:
     return native.fast(model)
 
 
+def put_down(task: OnTerrain, n: int, patch: int, far: float) -> torch.Tensor:
+    """(n, nq) poses at rest 5 cm above a patch, within ± far [m] of its origin."""
+    qpos = task.rest.double().repeat(n, 1)
+    generator = torch.Generator().manual_seed(0)
+    qpos[:, :2] = far * (2 * torch.rand(n, 2, generator=generator).double() - 1)
+    height = task.patches.height(torch.full((n,), patch), qpos[:, None, :2].float())
+    qpos[:, 2] += height[:, 0] + 0.05
+    return qpos
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_boxes_that_move_are_boxes_that_stay(kind):
     """Worlds with moved boxes do what models do that were compiled with them: half a second."""
     task, n = rough_task(kinds=(kind,), first_level=1), 8
     sim = make("native", task.physics, n, device="cpu", fields=FIELDS, threads=1)
     patch = torch.full((n,), 1)
-    generator = torch.Generator().manual_seed(0)
-    qpos = task.rest.double().repeat(n, 1)
-    qpos[:, :2] += 2 * torch.rand(n, 2, generator=generator).double() - 1
-    qpos[:, 2] += task.patches.height(patch, qpos[:, None, :2].float())[:, 0] + 0.05
+    qpos = put_down(task, n, 1, 1.0)
     task.patches.write(sim, patch, torch.ones(n, dtype=torch.bool))
     sim.model("geom_friction").copy_(torch.as_tensor(task.mjm.geom_friction))
     sim.reset(torch.ones(n, dtype=torch.bool), qpos, 0 * sim.qvel)
@@ -106,16 +113,13 @@ def test_warp_has_the_same_ground(kind):
     """One control step of a converged solver on the hardest patch: Warp moves as MuJoCo C does."""
     task, n = rough_task(kinds=(kind,), first_level=1), 16
     mjm, patch, every = converged(task.mjm), torch.full((n,), 1), torch.ones(n, dtype=torch.bool)
-    generator = torch.Generator().manual_seed(0)
     sims = {
         "native": make("native", mjm, n, device="cpu", fields=FIELDS, threads=1),
         "warp": make_sim("warp", mjm, n, fields=FIELDS),
     }
     for sim in sims.values():
         task.patches.write(sim, patch, every)
-    qpos = task.rest.double().repeat(n, 1)
-    qpos[:, :2] = 4 * torch.rand(n, 2, generator=generator).double() - 2
-    qpos[:, 2] += task.patches.height(patch, qpos[:, None, :2].float())[:, 0] + 0.05
+    qpos = put_down(task, n, 1, 2.0)
     native = sims["native"]
     native.reset(every, qpos, 0 * native.qvel)
     native.ctrl.copy_(task.stance)

@@ -9,7 +9,7 @@ import torch
 from gpusim_rl.envs.readings import measured
 from gpusim_rl.envs.tracing import RobotInputs, needs, reads, sample_inputs
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
-from tests.worlds import TASKS, make_actuator, make_env, make_task, numbers
+from tests.worlds import TASKS, make_env, make_task
 
 
 @dataclass(kw_only=True)
@@ -31,12 +31,7 @@ class Walker(Quadruped):
 
 def make(kind, **methods):
     """A task of a class with other methods."""
-    values = {
-        k: v for k, v in numbers("quadruped").items() if k not in ("name", "weights", "noise")
-    }
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    kind = dataclass(kw_only=True)(type("Walker", (kind,), methods))
-    return kind(**values | {"actuator": make_actuator()})
+    return make_task(kind=dataclass(kw_only=True)(type("Walker", (kind,), methods)))
 
 
 def with_term(read):
@@ -58,14 +53,13 @@ def test_what_the_quadruped_reads():
 
 
 @pytest.mark.parametrize("name", ["time", "gyro", "joint_pos", "ctrl", "encoder", "kick"])
-def test_names_that_memory_must_not_have(name, monkeypatch):
+def test_names_that_memory_must_not_have(name):
     """Memory with the name of what each state has would hide it, and is refused."""
     start = {name: torch.zeros(2)}
-    kind = make(Walker, start=lambda self, n, rng: Walker.start(self, n, rng) | start)
-    monkeypatch.setattr("tests.worlds.load_task", lambda name: type(kind))
+    task = make(Walker, start=lambda self, n, rng: Walker.start(self, n, rng) | start)
     on = {"randomise": {"encoder": {"kind": "uniform", "low": -0.1, "high": 0.1}}}
     with pytest.raises(ValueError, match=f"start: memory must not be called '{name}'"):
-        make_env(num_envs=2, history={}, **on)
+        make_env(num_envs=2, kind=type(task), history={}, **on)
 
 
 @pytest.mark.parametrize("name", TASKS)

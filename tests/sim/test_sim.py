@@ -165,6 +165,17 @@ def run(sim, first: int, last: int, restarts: bool = False) -> torch.Tensor:
     return torch.stack(seen)
 
 
+def mujoco_c(model: mujoco.MjModel, qpos, qvel, steps: int, world: int) -> torch.Tensor:
+    """(steps, nq + nv + ns) of MuJoCo C from one state, where `run` has a world of a Sim."""
+    data, seen = mujoco.MjData(model), []
+    data.qpos, data.qvel = qpos, qvel
+    for step in range(steps):
+        data.ctrl = control(step, WORLDS)[world]
+        mujoco.mj_step(model, data, 2)
+        seen.append(np.concatenate([data.qpos, data.qvel, data.sensordata]))
+    return torch.tensor(np.stack(seen))
+
+
 def test_step_is_mj_step(backend):
     """Forty timesteps from one state give the qpos, qvel and one timestep old sensordata of MuJoCo
     C."""
@@ -172,15 +183,10 @@ def test_step_is_mj_step(backend):
     seen = run(sim, 0, 20).double()
     worst, model = 0.0, fast(hopper()) if backend == "native" else hopper()
     for i, (qpos, qvel) in enumerate(zip(*starts(0, 8), strict=True)):
-        data = mujoco.MjData(model)
-        data.qpos, data.qvel = qpos, qvel
-        for step in range(20):
-            data.ctrl = control(step, 8)[i]
-            mujoco.mj_step(model, data, 2)
-            expected = torch.tensor(np.concatenate([data.qpos, data.qvel, data.sensordata]))
-            # accelerations are of the order of 100 m/s² at an impact
-            off = (seen[step, i] - expected).abs() / (1 + expected.abs())
-            worst = max(worst, off.max().item())
+        expected = mujoco_c(model, qpos, qvel, 20, i)
+        # accelerations are of the order of 100 m/s² at an impact
+        off = (seen[:, i] - expected).abs() / (1 + expected.abs())
+        worst = max(worst, off.max().item())
     print(f"{backend}: worst relative difference {worst:.1e}")
     assert worst <= tolerance
 
@@ -299,19 +305,13 @@ def test_mass_per_world(backend):
     seen = run(sim, 0, 10).double()
     for i, (qpos, qvel) in enumerate(zip(*starts(1, 8), strict=True)):
         model = fast(hopper()) if backend == "native" else copy.copy(hopper())
-        data = mujoco.MjData(model)
         model.body_mass *= scales[i]
-        mujoco.mj_setConst(model, data)
+        mujoco.mj_setConst(model, mujoco.MjData(model))
         if backend != "native":
             for name in ("body_subtreemass", "body_invweight0", "dof_invweight0", "actuator_acc0"):
                 expected = torch.tensor(getattr(model, name), dtype=torch.float32)
                 torch.testing.assert_close(sim.model(name)[i], expected, rtol=2e-6, atol=0)
-        mujoco.mj_resetData(model, data)
-        data.qpos, data.qvel = qpos, qvel
-        for step in range(10):
-            data.ctrl = control(step, 8)[i]
-            mujoco.mj_step(model, data, 2)
-        expected = torch.tensor(np.concatenate([data.qpos, data.qvel]))
+        expected = mujoco_c(model, qpos, qvel, 10, i)[-1, : model.nq + model.nv]
         atol = 0.0 if backend == "native" else 5e-4
         torch.testing.assert_close(seen[-1, i, : len(expected)], expected, rtol=0, atol=atol)
 
