@@ -82,7 +82,7 @@ def learn(kills: int, seed: int) -> bool:
                 with suppress(OSError):  # it has ended again
                     starts.append(cpu_seconds(slot.pid))
         if kills and time.monotonic() - last > due:
-            slot = rng.choice([x for x in made.source.slots if not x.begun] or [None])
+            slot = rng.choice([x for x in made.source.slots if not x.starting] or [None])
             if slot:
                 os.kill(slot.pid, signal.SIGKILL)
                 kills -= 1
@@ -151,7 +151,7 @@ def notice(kills: int, seed: int) -> bool:
         for _ in range(kills):
             made.iteration()
             slot = random.choice(
-                [x for x in made.source.slots if x.asked and not x.begun] or [None]
+                [x for x in made.source.slots if x.asked and not x.starting] or [None]
             )
             if slot:
                 os.kill(slot.pid, signal.SIGTERM)

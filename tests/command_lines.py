@@ -129,7 +129,7 @@ def train_here(_: Any) -> Any:
     from gpusim_rl.config import command_line
 
     def start(job: Any, place: int) -> Any:
-        train_or_exit(command_line.check("config", job.words))
+        train_or_exit(command_line.check("config", job.overrides))
         return SimpleNamespace(poll=lambda: 0)
 
     return start

@@ -124,7 +124,7 @@ def load(light: bool) -> None:
         for sim in ("auto", "native"):
             for log in ("none", "auto"):  # those of runs, which play.py and resume= read
                 run = build_base("config", (f"task={task}", f"sim={sim}", f"log={log}"))
-                build("config", groups_of(run, ours=True), ours=True)
+                build("config", groups_of(run, builtin=True), builtin=True)
     if light:
         assert not sys.modules.keys() & {*HEAVY}
         return

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from gpusim_rl.config.trees import set_key
 
 from gpusim_rl.algorithms import iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.nested_dict import set_key
 from gpusim_rl.core.metrics import described
 from gpusim_rl.envs import statistics
 from gpusim_rl.training import loop

@@ -137,9 +137,7 @@ def run(sweep: Sweep) -> None:
     several, first = "WORLD_SIZE" in os.environ, os.environ.get("RANK", "0") == "0"
     if several and (sweep.cfg.jobs > 1 or sweep.launcher):
         errors.exit_with_error("torchrun's processes train one policy at a time: leave out jobs=")
-    more = (
-        [] if exports(sweep.overrides) else ["export=none"]
-    )  # the best one is exported at the end
+    more = [] if exports(sweep.words) else ["export=none"]  # the best one is exported at the end
     jobs = [
         Job(i, [*more, *line], run_name(line, sweep.lists)) for i, line in enumerate(sweep.lines)
     ]
@@ -151,7 +149,7 @@ def run(sweep: Sweep) -> None:
     for path in home.iterdir() if home else ():
         with suppress(OSError):  # of a training that wrote nothing, such as with plan=true
             path.rmdir()
-    if home and not caught and not exports(sweep.overrides):
+    if home and not caught and not exports(sweep.words):
         export_best(jobs)
     if home and sweep.cfg.report and not caught:
         compare(home)
@@ -164,7 +162,7 @@ def run(sweep: Sweep) -> None:
 def make_home(sweep: Sweep) -> Path:
     """The directory of a new multirun, with multirun.yaml, which says what is swept."""
     home = new_directory(Path(f"runs/multirun/{datetime.now():%Y-%m-%d_%H-%M-%S}"))
-    summary = {"words": sweep.overrides, "swept": sweep.lists}
+    summary = {"words": sweep.words, "swept": sweep.lists}
     write_whole(home / "multirun.yaml", yaml.safe_dump(summary, allow_unicode=True).encode())
     return home
 

@@ -73,8 +73,8 @@ def add(
     path = Path(file)
     policy, _ = exported.open_onnx(path)
     verdict_of(path)  # its ValueError names the file
-    registry, name = Registry(folder, create=True), name or str(policy.metadata["task"])
-    lineage = dict(policy.metadata.get("lineage", {})) | lineage_of(path, run)
+    registry, name = Registry(folder, create=True), name or str(policy.description["task"])
+    lineage = dict(policy.description.get("lineage", {})) | lineage_of(path, run)
     if labels is not None:
         lineage["labels"] = file_hash(Path(labels))
     if parent is not None:

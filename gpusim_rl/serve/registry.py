@@ -24,7 +24,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusim_rl.core.files import (
-    LARGEST,
+    LARGEST_TEXT_BYTES,
     read_map,
     read_text,
     read_whole,
@@ -434,7 +434,7 @@ def read_exported(file: Path, largest: int) -> tuple[bytes, Row]:
     try:
         with zipfile.ZipFile(io.BytesIO(read_whole(file, largest))) as whole:
             policy, metadata = whole.getinfo(POLICY), whole.getinfo(ABOUT)
-            if policy.file_size > largest or metadata.file_size > LARGEST:
+            if policy.file_size > largest or metadata.file_size > LARGEST_TEXT_BYTES:
                 raise ValueError("too large")
             data, text = whole.read(policy), read_map(whole.read(metadata))
         return data, {
@@ -467,7 +467,7 @@ def interface(policy: "Policy") -> Row:
     """
     command, targets = policy.command or {}, policy.outputs
     return {
-        "robot": policy.metadata["robot"],
+        "robot": policy.description["robot"],
         "dt": policy.dt,
         "readings": policy.needs,
         "order of readings": policy.reads,

@@ -33,7 +33,7 @@ ROWS = wp.constant(int(OverflowType.NEFC | OverflowType.NJMAX_NNZ))
 # that physics was left out.
 NORMAL = OverflowType.ITERATIONS | OverflowType.LS_ITERATIONS
 CAPACITY = wp.constant(int(OverflowType.ALL & ~NORMAL))
-LARGEST = wp.constant(LIMIT)
+LARGEST_NUMBER = wp.constant(LIMIT)
 
 
 @wp.kernel(enable_backward=False)
@@ -57,10 +57,10 @@ def judge(
         exceeded[1] = True
     wrong = int(0)
     for j in range(qpos.shape[1]):
-        if not wp.abs(qpos[i, j]) <= LARGEST:
+        if not wp.abs(qpos[i, j]) <= LARGEST_NUMBER:
             wrong = 1
     for j in range(qvel.shape[1]):
-        if not wp.abs(qvel[i, j]) <= LARGEST:
+        if not wp.abs(qvel[i, j]) <= LARGEST_NUMBER:
             wrong = 1
     bits[i] = 0
     overflow[i] = over

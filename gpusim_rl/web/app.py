@@ -140,8 +140,8 @@ class Web:
             return
         try:
             panel.load_checkpoint(panel.iteration.value)
-            if panel.ppo:
-                panel.tell(f"after {panel.ppo.iterations} iterations")
+            if panel.trained:
+                panel.tell(f"after {panel.trained.iterations} iterations")
         except (ValueError, OSError) as error:
             panel.say(str(error))
             panel.show_checkpoint()

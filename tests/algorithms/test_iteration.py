@@ -165,7 +165,7 @@ def test_a_training_is_left_at_a_row(tmp_path, monkeypatch):
 def test_numbers_that_somebody_else_writes():
     """A search finds the live tensors of keys in one registry, and a write acts at once."""
     keys = ("algo.ent_coef", "task.weights.upright", "task.noise.pole_angle", "task.sigma")
-    made = make_iteration(configure("task=cartpole", *TINY), live=keys)
+    made = make_iteration(configure("task=cartpole", *TINY), changeable=keys)
     assert made.numbers.keys() == {*keys}
     made.numbers["algo.ent_coef"].fill_(0.5)
     made.numbers["task.weights.upright"].fill_(0.0)
@@ -174,7 +174,7 @@ def test_numbers_that_somebody_else_writes():
     assert made.learner.cfg.ent_coef == 0.5 and made.env.scheduled_task.sigma == 2.0
     assert made.report()()["reward/upright"] == 0
     with pytest.raises(ValueError, match=r"algo.hidden cannot be scheduled: choose of algo.gamma"):
-        make_iteration(configure("task=cartpole", *TINY), live=("algo.hidden",))
+        make_iteration(configure("task=cartpole", *TINY), changeable=("algo.hidden",))
 
 
 @pytest.mark.parametrize(

@@ -235,9 +235,9 @@ def test_a_curriculum_writes_the_weight():
     with pytest.raises(
         ValueError, match=r"reward.gamma cannot be scheduled: choose of reward.weig"
     ):
-        make_iteration(make_config(*TINY_RND), live=("reward.gamma",))
+        make_iteration(make_config(*TINY_RND), changeable=("reward.gamma",))
     with pytest.raises(ValueError, match=r"reward.weight cannot be scheduled: choose of none"):
-        make_iteration(make_config("task=cartpole", *TINY), live=("reward.weight",))
+        make_iteration(make_config("task=cartpole", *TINY), changeable=("reward.weight",))
 
 
 @pytest.mark.parametrize(

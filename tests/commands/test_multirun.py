@@ -153,8 +153,8 @@ def test_the_report_of_all(monkeypatch, capsys):
     codes = {"1": [None, None, 0], "2": [3], "4": [0]}
 
     def start_fake(job: multirun.Job, place: int) -> SimpleNamespace:
-        seed = next(word for word in job.words if word.startswith("seed="))
-        path = Path(job.words[-1].removeprefix("run_dir=").strip("'"))
+        seed = next(word for word in job.overrides if word.startswith("seed="))
+        path = Path(job.overrides[-1].removeprefix("run_dir=").strip("'"))
         path.rmdir()
         make_run(path, seed)
         left = [*codes[seed[-1]]]
@@ -186,8 +186,8 @@ def test_the_best_run_is_exported(monkeypatch, capfd):
     lines: list[list[str]] = []
 
     def start_fake(job: multirun.Job, place: int) -> SimpleNamespace:
-        seed = next(word for word in job.words if word.startswith("seed="))
-        lines.append(job.words)
+        seed = next(word for word in job.overrides if word.startswith("seed="))
+        lines.append(job.overrides)
         assert job.path
         job.path.rmdir()
         success, total = scores[seed[-1]]

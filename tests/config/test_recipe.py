@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import yaml
-from gpusim_rl.config.trees import flatten
 
 from gpusim_rl.commands.train import configure
 from gpusim_rl.config import compose, robot_size
 from gpusim_rl.config.compose import build_base
+from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.config.recipe import apply_recipe, describe_recipe, leaves, unlearned
 from tests.command_lines import TINY, refused, succeed
 from tests.worlds import TASKS, composed, make_config

@@ -222,7 +222,7 @@ def test_unknown_number(here):
 
 def test_a_run_of_ours_stays_ours(here):
     """A run of our task has our configuration, code and model, whatever the directory holds."""
-    ours = compose.build("config", ["task=cartpole"], ours=True)
+    ours = compose.build("config", ["task=cartpole"], builtin=True)
     run = Run.create(here / "run", ours | {"task_code": None})
     (here / "run" / "checkpoints").mkdir(exist_ok=True)
     (here / "run" / "checkpoints" / "1.safetensors").touch()
@@ -254,7 +254,7 @@ def test_a_run_of_ours_stays_ours(here):
 
 def test_a_step_of_ours(here):
     """A failed step of our task is read with our configuration."""
-    cfg = compose.build("config", ["task=cartpole"], ours=True)
+    cfg = compose.build("config", ["task=cartpole"], builtin=True)
     about = {key: cfg[key] for key in ("task", "robot", "task_code")}
     path = here / "repro.safetensors"
     save_file({"x": torch.zeros(1)}, path, metadata={"gpusim_rl": json.dumps(about)})

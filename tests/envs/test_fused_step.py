@@ -44,7 +44,7 @@ def check_part(fused, name: str) -> None:
     right = kernel.function(rows)
     kernel()
     for key, place in kernel.places.items():
-        apart = largest_difference(right[key], place.now(), right.get(place.guard))
+        apart = largest_difference(right[key], place.now(), right.get(place.mask_name))
         assert apart <= 1e-5, (name, key, apart)
 
 

@@ -1,4 +1,4 @@
-"""Mistakes in the words of mode=serve and mode=triton are answered in one line."""
+"""Mistakes in the words of mode=serve are answered in one line."""
 
 import socket
 from pathlib import Path
@@ -24,10 +24,6 @@ WRONG = {
     "onnx=a.onnx serve.host=5": "serve.host=5: expected a word",
     "mode=video registry=r": "registry=r needs mode=serve",
     "onnx=a.onnx out=b.json": "out=b.json needs mode=",
-    "mode=triton out=models": "mode=triton needs onnx=FILE and out=DIRECTORY",
-    f"mode=triton onnx={DEMO}": "mode=triton needs onnx=FILE and out=DIRECTORY",
-    f"mode=triton onnx={DEMO} out=none/models": "out=none/models: no directory none",
-    f"mode=triton onnx={DEMO} run=a out=models": "onnx= is a policy by itself",
 }
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpusim_rl.config.trees import flatten
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.assembly.learners import load_learner
 from gpusim_rl.config import compose, numbers, resume
+from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer
 from tests import graphs
