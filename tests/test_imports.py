@@ -82,6 +82,15 @@ def test_imports_follow_the_rule():
     assert len(source_files(ROOT)) > 70
 
 
+def test_what_is_forbidden_is_named():
+    """An import upwards, a private room, a reader of configuration, and what a robot lacks."""
+    assert forbidden(Path("gpusim_rl/sim/native.py"), "sim", "gpusim_rl.envs.env")
+    assert forbidden(Path("gpusim_rl/training/loop.py"), "training", "gpusim_rl.gate.command")
+    assert forbidden(Path("gpusim_rl/envs/env.py"), "envs", "omegaconf")
+    assert forbidden(Path("gpusim_rl/deploy/runtime.py"), "deploy", "torch")
+    assert not forbidden(Path("gpusim_rl/envs/env.py"), "envs", "gpusim_rl.sim.base")
+
+
 def test_no_module_imports_itself_in_a_circle():
     """Modules have an order, those of one package too; static_order raises CycleError else."""
     assert len([*TopologicalSorter(module_imports(ROOT)).static_order()]) > 70

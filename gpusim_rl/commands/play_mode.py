@@ -87,18 +87,13 @@ def show(cfg: Settings) -> None:
             return view(again.model, again.frames()) if has_display() else None
         run = None if cfg["onnx"] else find_run(cfg)
         rollout = open_rollout(cfg, run)
-        command_about, fixed = (
-            rollout.description,
-            fixed_command(rollout.description, cfg["command"]),
-        )
-        keys = Keys((), ())
-        if command_about and not len(fixed):
-            ends = command_about["trained"]
-            keys = Keys(
-                ends["low"], ends["high"], command_about.get("center", ()), command_about["names"]
-            )
+        described = rollout.description
+        fixed, keys = fixed_command(described, cfg["command"]), Keys((), ())
+        if described and not len(fixed):
+            ends, center = described["trained"], described.get("center", ())
+            keys = Keys(ends["low"], ends["high"], center, described["names"])
         command = (lambda t: fixed) if len(fixed) else keys
-        frames = player.frames_of(rollout, command if command_about else None)
+        frames = player.frames_of(rollout, command if described else None)
         print(errors.printable(f"{run.path if run else cfg['onnx']}: {keys.help}"), flush=True)
         view(rollout.model, frames, keys, rollout)
 
@@ -119,14 +114,12 @@ def make_film(cfg: Settings) -> None:
         validate.writable("video", str(out))
         load_backend()
         rollout = open_rollout(cfg, run)
-        command_about, fixed = (
-            rollout.description,
-            fixed_command(rollout.description, cfg["command"]),
-        )
-        moving = tour(command_about, cfg["seconds"]) if command_about else None
+        described = rollout.description
+        fixed = fixed_command(described, cfg["command"])
+        moving = tour(described, cfg["seconds"]) if described else None
         command = (lambda t: fixed) if len(fixed) else moving
         frames = player.frames_of(rollout, command, several=bool(cfg["worlds"]))
-        look["caption"] = Caption(rollout.model, command_about, command)
+        look["caption"] = Caption(rollout.model, described, command)
         film(rollout.model, frames, out, cfg["seconds"], rollout.show_world, **look)
         print(f"wrote {out}")
         if cfg["mode"] == "auto" and not cfg["video"]:  # there is no display
@@ -234,10 +227,10 @@ def describe_robot(cfg: Settings) -> None:
         given, actuator = values.pop("name"), values.pop("actuator")
         loaded = load_robot(values)
         name = Path(values["mjcf"].rpartition(":")[2]).stem if given == "own" else given
-        command_about = (loaded, values, name, actuator)
+        robot = (loaded, values, name, actuator)
         print(f"# {description.sentence(loaded)}")
-        print(description.as_yaml(*command_about, whole=False))
-        write_out(cfg, description.as_yaml(*command_about))
+        print(description.as_yaml(*robot, whole=False))
+        write_out(cfg, description.as_yaml(*robot))
         if cfg["report"]:
             from gpusim_rl.robots.models import find_robot_file
             from gpusim_rl.robots.visuals import is_urdf, picture_model

@@ -77,9 +77,9 @@ def compose_plain(name: str, overrides: list[str]) -> Plain:
         raise ValueError(" ".join(str(error).split())) from None
     except RecursionError:
         raise ValueError("these values are nested too deeply") from None
-    builtin = tuple(word for word in groups if not word.startswith("ranges="))
+    without_ranges = tuple(word for word in groups if not word.startswith("ranges="))
     # where ranges= has a list, the command line may have a number
-    before, after = flatten(base) | flatten(build_base(name, builtin)), flatten(cfg)
+    before, after = flatten(base) | flatten(build_base(name, without_ranges)), flatten(cfg)
     for key in [o.key_or_group for o in parsed if not is_group(o.key_or_group)]:
         if key in after:  # a later word may have replaced what it lies below
             check_words.same_kind(key, before.get(key), after[key])

@@ -35,9 +35,9 @@ def is_below(key: str, keys: tuple[str, ...]) -> bool:
 
 def merged(tree: Plain, values: Plain) -> Plain:
     """A tree with other values, and with trees that both have merged in turn."""
-    nested_dict = {
+    below = {
         key: merged(tree[key], value)
         for key, value in values.items()
         if isinstance(value, dict) and isinstance(tree.get(key), dict)
     }
-    return tree | values | nested_dict
+    return tree | values | below

@@ -42,8 +42,8 @@ def ranges_of(name: str, cfg: Plain, code: str | None) -> dict[str, Range]:
     if name == "play":
         return PLAY | GATE | SERVE
     own = load_task(cfg["task"]["name"], code).ranges
-    builtin = table(cfg["algo"]["name"], cfg["reward"]["name"])
-    return builtin | {f"task.{key}": entry for key, entry in own.items()}
+    common = table(cfg["algo"]["name"], cfg["reward"]["name"])
+    return common | {f"task.{key}": entry for key, entry in own.items()}
 
 
 def text_of(value: object) -> str:

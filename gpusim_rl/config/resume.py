@@ -179,11 +179,9 @@ def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
         if rest:
             set_key(after, key, flatten(cfg)[key])
         elif group == "curriculum" and cfg[group]:  # that of the command line joins the run's
-            builtin = (
-                build_base("config", group_words(overrides))[group] or {}
-            )  # of the task's file
-            said = {name: x for name, x in cfg[group].items() if builtin.get(name) != x}
-            after[group] = (before[group] or {}) | said
+            of_task = build_base("config", group_words(overrides))[group] or {}
+            changed = {name: x for name, x in cfg[group].items() if of_task.get(name) != x}
+            after[group] = (before[group] or {}) | changed
         elif group in ("log", "cluster") or not is_group(group):
             after[group] = cfg[group]
         elif "name" in cfg[group]:

@@ -143,8 +143,8 @@ def saved_code(group: str, name: str, saved: str | None, allowed: str | None) ->
         allowed: task_code on the command line.
     ValueError unless it is ours or the command line allows code of the working directory.
     """
-    builtin, folder = choices(group, builtin=True), CODE[group]
-    if name in builtin and saved != "here":
+    names, folder = choices(group, builtin=True), CODE[group]
+    if name in names and saved != "here":
         return None
     if allowed != "here" and (file := user_code(group, name)):
         raise ValueError(
@@ -153,7 +153,7 @@ def saved_code(group: str, name: str, saved: str | None, allowed: str | None) ->
         )
     if allowed != "here":
         raise ValueError(
-            f"unknown {WORDS[group]} {name[:99]!r}: choose one of {', '.join(builtin)}; "
+            f"unknown {WORDS[group]} {name[:99]!r}: choose one of {', '.join(names)}; "
             f"or give {TASK_CODE}, which imports it from {folder}/ of the working directory"
         )
     if user_code(group, name) is None:

@@ -49,7 +49,7 @@ def check_metrics(metrics: Iterable[Metric]) -> None:
             ) from None
 
 
-def labels(about: Mapping[str, object]) -> dict[str, str]:
+def labels(descriptions: Mapping[str, object]) -> dict[str, str]:
     """Key → label of what `described` returned, which a stranger may have written."""
-    entries = {key: x.get("label") for key, x in about.items() if isinstance(x, Mapping)}
+    entries = {key: x.get("label") for key, x in descriptions.items() if isinstance(x, Mapping)}
     return {key: x for key, x in entries.items() if isinstance(x, str) and x}

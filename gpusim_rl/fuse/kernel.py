@@ -235,11 +235,9 @@ class Kernel(Eager):
         differ least.
         """
         rows = {key: x.clone() for key, x in rows.items()}
-        results_here, right = self.results(rows), self.function(rows)
+        got, right = self.results(rows), self.function(rows)
         return {
-            key: largest_difference(
-                right[key], results_here[key], right.get(place.mask_name), share
-            )
+            key: largest_difference(right[key], got[key], right.get(place.mask_name), share)
             for key, place in self.places.items()
         }
 
@@ -327,13 +325,13 @@ PARTS = (
 def compare(kernel: Kernel, rows: Rows) -> None:
     """Raise UnknownOperator where a kernel differs from torch, on the rows of `PARTS`."""
     trial = trial_rows(kernel, rows)
-    results_here, (right, _) = kernel.results(trial), kernel.run_again(trial)
+    values, (right, _) = kernel.results(trial), kernel.run_again(trial)
     end = 0
     for part in PARTS:
         begin, end = end, end + part.worlds
         for key, place in kernel.places.items():
             mask = right[place.mask_name][begin:end] if place.mask_name else None
-            wanted, got = right[key], results_here[key]
+            wanted, got = right[key], values[key]
             wanted = wanted.expand(got.shape) if wanted.numel() < got.numel() else wanted
             apart = largest_difference(wanted[begin:end], got[begin:end], mask, part.share)
             if not apart <= LARGEST_DIFFERENCE:
@@ -369,7 +367,7 @@ def example_rows(rows: Rows) -> Rows:
 
 
 def largest_difference(
-    right: Tensor, results_here: Tensor, mask: Tensor | None = None, share: float = 1.0
+    right: Tensor, got: Tensor, mask: Tensor | None = None, share: float = 1.0
 ) -> float:
     """The largest difference of results (B, …), relative to their size.
 
@@ -380,18 +378,18 @@ def largest_difference(
         mask: (B,) the worlds that count.
         share: of them, those that differ least.
     """
-    right = right.reshape(results_here.shape).to(results_here.dtype)
+    right = right.reshape(got.shape).to(got.dtype)
     if mask is not None:
-        results_here, right = results_here[mask], right[mask]
-    if not results_here.numel():
+        got, right = got[mask], right[mask]
+    if not got.numel():
         return 0.0
     # the host reads a number below: a kernel is compared when it is made, before any iteration
-    same = (results_here == right) | (results_here.isnan() & right.isnan())
-    whole = not results_here.is_floating_point()
+    same = (got == right) | (got.isnan() & right.isnan())
+    whole = not got.is_floating_point()
     finite = torch.nan_to_num(right, posinf=0.0, neginf=0.0) if not whole else right
     size = 1e-3 if whole else 1e-3 + finite.abs() + finite.square().mean(0).sqrt()
-    apart = torch.inf if whole else (results_here - right).abs() / size
-    worlds = torch.where(same, 0.0, apart).flatten(1 if results_here.ndim > 1 else 0)
+    apart = torch.inf if whole else (got - right).abs() / size
+    worlds = torch.where(same, 0.0, apart).flatten(1 if got.ndim > 1 else 0)
     worlds = worlds.amax(1) if worlds.ndim > 1 else worlds
     worlds = worlds.nan_to_num(torch.inf).sort().values
     return worlds[max(round(share * len(worlds)), 1) - 1].item()

@@ -204,7 +204,7 @@ class Totals:
 
 def widths(robot: Robot) -> Array:
     """(nu,) the width of each actuator's range of controls, or of its joint; inf without one."""
-    description = robot.policy.outputs
-    ranges = zip(description["control_range"], description["joint_range"], strict=True)
+    outputs = robot.policy.outputs
+    ranges = zip(outputs["control_range"], outputs["joint_range"], strict=True)
     pairs = [control or joint for control, joint in ranges]
     return np.array([pair[1] - pair[0] if pair else np.inf for pair in pairs])

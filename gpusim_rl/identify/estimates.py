@@ -4,9 +4,7 @@ from datetime import date
 from typing import NamedTuple
 
 CERTAIN = 1.96  # standard deviations of an interval of 95 %
-LEAST_HALF_WIDTH = (
-    0.05  # half-width of a range, as a share of its center: the model has other errors
-)
+LEAST_HALF_WIDTH = 0.05  # of a range, as a share of its center: the model has other errors
 UNITS = {"friction": "", "payload": "of the mass", "delay": "s"}  # others are factors
 
 HOW = {"friction": ", how: set"} | dict.fromkeys(("armature", "joint_friction"), ", how: scale")

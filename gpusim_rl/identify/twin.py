@@ -29,10 +29,8 @@ START = 0.03  # half-width of the joints about those of the log, where the polic
 # Why: docs/decisions/robot-log.md
 WINDOW = 2.0  # [s] of which a mean is compared; the first after a start is left out
 STILL = 0.4  # [s] before the policy begins in which the robot stands, so that what moves is noise
-LEAST_SPREAD, SMALLEST_SPREAD = (
-    0.01,
-    1e-3,
-)  # of how a number moves, and in its unit, that twins differ by
+# Twins differ by at least this much of how a number moves, and this much in its unit.
+LEAST_SPREAD, SMALLEST_SPREAD = 0.01, 1e-3
 UPRIGHT = 0.5  # cosine of the angle between the base's axis and the vertical from which it fell
 LAG = "targets - joint_pos"  # grows with the torque of a position servo
 Array = np.ndarray

@@ -119,7 +119,7 @@ class PageServer(ThreadingHTTPServer):
                 )
             self.job = Job(words, process, file_name)
 
-    def about_job(self) -> Row | None:
+    def current_job(self) -> Row | None:
         """What the page says of the last command; None if there was none."""
         with self.lock:
             if not (job := self.job):
@@ -222,7 +222,7 @@ class Handler(BaseHTTPRequestHandler):
         where = {"token": self.server.token}
         try:
             words = contents(self.server.folder, query.get("name", ""))
-            job = self.server.about_job()
+            job = self.server.current_job()
         except ValueError as error:
             raise PageError(HTTPStatus.NOT_FOUND, errors.reason(error)) from None
         except OSError as error:
@@ -248,9 +248,9 @@ class Handler(BaseHTTPRequestHandler):
     def end_headers(self) -> None:
         """Also say what a browser may do with any answer."""
         # without the token's address for other sites
-        context = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
-        context |= {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
-        for name, value in context.items():
+        headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
+        headers |= {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+        for name, value in headers.items():
             self.send_header(name, value)
         super().end_headers()
 

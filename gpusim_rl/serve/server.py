@@ -283,7 +283,7 @@ class Server:
     async def run(self, listener: socket.socket) -> None:
         """Serve until a signal ends it."""
         loop, end = asyncio.get_running_loop(), asyncio.Event()
-        loop.set_exception_handler(lambda _, description: errors.warn(error_line(description)))
+        loop.set_exception_handler(lambda _, context: errors.warn(error_line(context)))
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end.set)
         async with self.listen(listener):
@@ -304,9 +304,9 @@ def robots_of(path: str) -> int | None:
     return int(count)
 
 
-def error_line(description: dict[str, object]) -> str:
+def error_line(context: dict[str, object]) -> str:
     """What the loop says of an error that nobody expected, in a line without its traceback."""
-    return f"warning: {description['message']}: {description.get('exception')!r}"
+    return f"warning: {context['message']}: {context.get('exception')!r}"
 
 
 def read_token(file: str | None, host: str) -> str:
@@ -359,10 +359,10 @@ def run_server(cfg: dict[str, Any]) -> None:
         port = PORT if cfg["port"] is None else cfg["port"]
         listener = open_listener(settings["host"], port)
     host, port = listener.getsockname()[:2]
-    description = server.session_refusal()
+    state = server.session_refusal()
     if version:
-        description = f"version {version.name}, {version.policy.description['task']}"
+        state = f"version {version.name}, {version.policy.description['task']}"
     address = f"ws://{f'[{host}]' if ':' in host else host}:{port}"
-    print(errors.printable(f"serving {address} (Ctrl-C ends it): {description}"), flush=True)
+    print(errors.printable(f"serving {address} (Ctrl-C ends it): {state}"), flush=True)
     asyncio.run(server.run(listener))
     print(f"ended: {address} is closed", flush=True)

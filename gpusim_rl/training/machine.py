@@ -115,8 +115,8 @@ def prometheus_text(
         family = "gpusim_" + "".join(x if x.isalnum() and x.isascii() else "_" for x in name)
         # node_exporter wants the same help of all runs, so no learner's own words
         head = f"# HELP {family} from {source}\n# TYPE {family} gauge"
-        about = labels | ({"name": part} if slash else {})
-        words = ",".join(f"{label}={quote(x)}" for label, x in about.items())
+        pairs = (labels | ({"name": part} if slash else {})).items()
+        words = ",".join(f"{label}={quote(x)}" for label, x in pairs)
         families.setdefault(family, [head]).append(f"{family}{{{words}}} {float(value)}")
     return "".join(f"{line}\n" for lines in families.values() for line in lines)
 

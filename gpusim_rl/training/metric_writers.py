@@ -28,11 +28,8 @@ HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")  # of W&B, the old and the n
 PATIENCE = 20.0  # s, for the first answer from W&B
 LAST = "300"  # s, for the last: without a network W&B would try for hours
 EVERY = 1.0  # s between two messages to MLflow
-MOST_METRICS, MOST_PARAMETERS, LONGEST_PARAMETER = (
-    1000,
-    100,
-    6000,
-)  # of a message to MLflow; letters of one
+# Of a message to MLflow, and letters of a parameter.
+MOST_METRICS, MOST_PARAMETERS, LONGEST_PARAMETER = 1000, 100, 6000
 NOT_IN_NAMES = re.compile(r"[^\w\-. /:]")  # of MLflow's metrics and parameters
 PICTURES = 120  # of a film in TensorBoard at most
 HALF = "fps=10,scale=iw/2:-2"  # for ffmpeg: ten pictures per second, of half the size

@@ -30,9 +30,7 @@ POLICY = (
     " frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 )
 NAMES = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)  # of this machine
-LARGEST_MESSAGE_BYTES = (
-    2**16
-)  # bytes of a message: a page sends some hundred, and viser would take 50 MB
+LARGEST_MESSAGE_BYTES = 2**16  # a page sends some hundred, and viser would take 50 MB
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Vector = tuple[Number, Number, Number]
 

@@ -169,10 +169,9 @@ class Cloning:
         if targets is not None:
             value = policy.value(critic).squeeze(-1)
             loss = loss + (value - targets[rows]).square().mean()
-        options: Any = dict(
-            allow_unused=True, materialize_grads=True
-        )  # of what the loss does not need
-        optimizer.write(torch.autograd.grad(loss, [*optimizer.gradients], **options))
+        # the loss does not need all of them
+        unused: Any = dict(allow_unused=True, materialize_grads=True)
+        optimizer.write(torch.autograd.grad(loss, [*optimizer.gradients], **unused))
         self.error.copy_(error.detach())
         optimizer.share.fill_(1.0)  # a fused loss has left its own
         optimizer.clip(self.error)

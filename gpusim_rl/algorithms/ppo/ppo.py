@@ -42,16 +42,8 @@ class PPO:
 
     Settings = Settings
     loss = staticmethod(loss)
-    changeable = (
-        "gamma",
-        "gae_lambda",
-        "clip_coef",
-        "clip_value",
-        "ent_coef",
-        "target_kl",
-        "max_std",
-    )
-    changeable += ("lr_min", "lr_max", "lr_factor", "max_grad_norm")
+    changeable = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl")
+    changeable += ("max_std", "lr_min", "lr_max", "lr_factor", "max_grad_norm")
     metrics = (
         Metric("policy_loss", "loss/policy", "policy loss"),
         Metric("value_loss", "loss/value", "value loss"),

@@ -20,9 +20,7 @@ from gpusim_rl.runs.demonstrations import Demonstrations
 # `SAC.sums`: since the last report
 VALUE, CRITIC_LOSS, ENTROPY, SKIPPED, COUNT = range(5)
 SCALE_FORGET_RATE = 0.02  # share of the scale of returns that an iteration forgets
-LEAST_RETURN_SCALE = (
-    0.3  # scale of returns: costs of a policy that is paid nothing yet are not magnified
-)
+LEAST_RETURN_SCALE = 0.3  # costs of a policy that is paid nothing yet are not magnified
 
 
 class SAC:

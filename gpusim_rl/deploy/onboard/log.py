@@ -28,11 +28,8 @@ from .verdict import Json, digest
 
 FORMAT = 1
 NAME, TOPIC, SCHEMA = "gpusim_rl", "/control", "gpusim_rl.Step"
-# Why: docs/decisions/robot-log.md
-CHUNK, LONGEST_CHUNK_S = (
-    16 << 10,
-    0.5,
-)  # bytes and [s] of a chunk; a killed program loses at most one
+# Bytes and [s] of a chunk; a killed program loses at most one. Why: docs/decisions/robot-log.md
+CHUNK, LONGEST_CHUNK_S = 16 << 10, 0.5
 LIMIT = 1 << 26  # bytes of one record of a file that is read
 DT = 1e-4, 10.0  # shortest and longest control period [s], as of runtime.py
 MISSING = "a robot's log needs mcap: pip install mcap"

@@ -15,9 +15,8 @@ from gpusim_rl.robots.robot_config import Robot
 POSES = 200  # in which weights and inertias are measured
 # The joint's largest torque: so often that of the weight, and rad/s² of acceleration more.
 LIFT, ACCELERATION = 2.0, 10.0
-LEAST_TORQUE_FRACTION = (
-    1 / 7
-)  # of the largest torque, as of the joints of Franka Emika's Panda: 12 of 87 N m
+# Of the largest torque, as of the joints of Franka Emika's Panda: 12 of 87 N m.
+LEAST_TORQUE_FRACTION = 1 / 7
 ROTOR = 1.5e-4  # s²: armature over torque, of the motors of Unitree G1's legs, as for humanoids
 FREQUENCY, DAMPING = 2 * math.pi * 3.0, 1.0  # rad/s, 1: of a servo with all that it moves
 SAG = 0.1  # rad, by which weights may pull a servo away, at most
