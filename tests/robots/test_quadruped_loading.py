@@ -511,7 +511,7 @@ def test_commands(tmp_path):
         ("play.py mode=robot robot.mjcf=hund.xml robot.kp=1e6", "the robot does not stand"),
         ("play.py mode=robot robot.mjcf=5", "robot.mjcf=5: expected a path"),
         ("play.py mode=robot robot.mjcf=hund.xml report=a.jpg", "a name that ends in .png"),
-        ("play.py mode=evaluate report=a.png", "report=a.png needs mode=robot"),
+        ("play.py mode=evaluate report=a.png", "report=a.png needs mode=grid"),
         ("train.py robot.mjcf=5", "robot.mjcf=5: expected a path"),
         ("play.py mode=robot robot.mjcf=nowhere.xml", "robot.mjcf: no file 'nowhere.xml'"),
     ],
