@@ -87,7 +87,7 @@ def test_what_is_written_of_seconds():
     ("file", "first", "none"),
     [
         ("gpusim_rl/core/maths.py", "tests/core/test_maths.py", "tests/core/test_rng.py"),
-        ("gpusim_rl/serve/registry.py", "tests/serve/test_registry.py", "tests/envs/test_env.py"),
+        ("gpusim_rl/serve/registry.py", "tests/serve/test_registry.py", "tests/core/test_rng.py"),
         (
             "gpusim_rl/deploy/onboard/checks.py",
             "tests/deploy/test_log.py",

@@ -15,6 +15,7 @@ import yaml
 
 from gpusim_rl.commands import registry
 from gpusim_rl.config import compose
+from gpusim_rl.core.arguments import parse
 from gpusim_rl.identify import main as identify
 from tests import arm_files, humanoid_files, robot_files
 from tests.command_lines import command
@@ -262,7 +263,7 @@ def test_a_listed_command_composes(line, tmp_path, monkeypatch):
         assert registry.parse(words)[0] == words[0]
         return
     if script == "gpusim_rl.identify":
-        assert identify.arguments(words, identify.DEFAULTS)[0]
+        assert parse(words, {**identify.DEFAULTS, "seconds": "", "seed": ""}, "")[0]
         return
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     words = [word.replace("…", "any") for word in words]

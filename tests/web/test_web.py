@@ -370,7 +370,7 @@ def test_checkpoints(web, capsys):
     """The chosen checkpoint acts, where the robots are; one that is not whole is a note."""
     (panel,) = web.policies
     assert panel.checkpoints() == ("last", "000002", "000000")
-    weights, before = panel.ppo.policy.actor, panel.rollout.qpos()
+    weights, before = panel.trained.policy.actor, panel.rollout.qpos()
     last = next(weights.parameters()).clone()
     panel.iteration.value = "000000"
     web.change_checkpoint(panel)
