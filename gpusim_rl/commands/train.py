@@ -138,6 +138,7 @@ def train_or_exit(cfg: "Config") -> None:
         errors.exit_with_error(str(error), 1)
     see = " ".join([program("play"), f"run={result.path}", *code_words(trainer.cfg.plain)])
     trainer.table.say(f"wrote {files_of(trainer)}; see it: {see}")
+    trainer.table.say(trainer.cost())
     if line := unlearned(cfg.recipe, cfg.plain):
         trainer.table.say(line)
     if result.refused:

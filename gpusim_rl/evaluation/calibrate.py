@@ -18,7 +18,7 @@ FILE = "calibration.json"  # of a run
 PASSES = 3  # at most
 STRAIGHT = 2.0  # how much less a command with a zero may err
 RIDGE, DECIMALS = 1.0, 4  # of the weights of a fit
-COMMANDS = 64  # beside those of an evaluation, anywhere within their range
+COMMANDS = 32  # beside those of an evaluation, anywhere within their range
 TIMES = 6.0, 2.0  # s of a drive, and those before its means begin
 NAMES = "columns", "weights", "limit"  # of a calibration, in the file
 LARGEST_CORRECTION = 0.25  # change of a command, as a share of the largest one
@@ -30,7 +30,8 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     """Correct the command that the actor observes by what it makes of it. Changes the actor.
 
     What the actor observed is fitted to what the robot did. The actor then observes what makes
-    the robot do what is asked, as long as that lowers the errors.
+    the robot do what is asked, again until no drive at `task.drives` fails, as long as that lowers
+    the errors.
 
     The starts differ from those of the final evaluation, which so judges what it did not fit.
     A task that does not observe its command as a term `command` is driven only.
@@ -65,6 +66,8 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
         if misfit(drives, task) >= misfit(best, task):
             break
         best, result = drives, actor.calibration
+        if not any(x.failed for x in best[: len(listed)]):
+            break  # what is asked is done
         observed, rows = [*observed, correct(asked)], [*rows, *drives]
     actor.calibration = result
     return best[: len(listed)]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpusim_rl.core.maths import wilson
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.waiting import counted
@@ -20,6 +21,10 @@ from gpusim_rl.sim.actuated import make_actuated
 
 SEED = EVALUATION_SEEDS  # of the final evaluation
 STOP_SEED = EVALUATION_SEEDS + 1  # of evaluations during training
+
+
+FEWEST = 128  # episodes that judge a policy, unless they leave open whether it succeeds
+BAR = 0.95  # success that a policy is trained to
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,36 @@ def evaluate(policy: Policy, task: Task, *, episodes: int, **options: Any) -> Sc
     Raises:
         ValueError: a score is not what `Task.score` says.
     """
-    played = play(policy, task, episodes=episodes, **options)
-    scores = played.task.score(played.record)
-    check_scores(played.task, scores)
+    return scores_of([play(policy, task, episodes=episodes, **options)])
+
+
+def judge(policy: Policy, task: Task, *, episodes: int, **options: Any) -> Scores:
+    """As `evaluate`, with as many episodes as it takes to tell whether the policy succeeds.
+
+    These are 128 where the 95 % interval of their success does not hold 0.95, and else all. The
+    worlds are the same: the others are played after the first.
+
+    Args:
+        options: of `play`. `before_step` sees the first episodes alone.
+    """
+    played = play(policy, task, episodes=min(FEWEST, episodes), **options)
+    scores = scores_of([played])
+    share, n = scores["success"], int(scores["episodes"] or 0)
+    low, high = wilson(round((share or 0.0) * n), n)
+    if n == episodes or (share is not None and not low <= BAR <= high):
+        return scores
+    options |= dict(before_step=None, first=n)
+    return scores_of([played, play(policy, task, episodes=episodes - n, **options)])
+
+
+def scores_of(played: list[EpisodeRecord]) -> Scores:
+    """The scores of all episodes of one task."""
+    task, returns = played[0].task, torch.cat([x.returns for x in played])
+    record = {k: torch.cat([x.record[k] for x in played], 1) for k in played[0].record}
+    scores = task.score(record)
+    check_scores(task, scores)
     # Outside the iteration the host may read: an evaluation runs on it.
-    return {**scores, "return": played.returns.mean().item(), "episodes": episodes}
+    return {**scores, "return": returns.mean().item(), "episodes": len(returns)}
 
 
 @torch.no_grad()
@@ -64,6 +94,7 @@ def play(
     episodes: int,
     steps: int | None = None,
     seed: int = SEED,
+    first: int = 0,
     progress: Callable[[str], None] | None = None,
     before_step: Callable[[Env, int], None] | None = None,
 ) -> EpisodeRecord:
@@ -75,30 +106,26 @@ def play(
         policy: on any device.
         task: as trained. What runs is its `evaluation()`.
         steps: control steps; None for those of one episode.
+        first: number of the first world, of which its random numbers depend.
         progress: takes a line now and then, if there is no terminal; there, a bar is shown.
         before_step: called with the Env and the number of the step.
     """
-    env = evaluation_env(task, episodes, weights=weights, noise=noise, seed=seed)
+    env = evaluation_env(task, episodes, weights=weights, noise=noise, seed=seed, first=first)
     task, measures, act = env.task, Measures(), MeanAction(policy, episodes)
     begun = env.current_state()
     for name in {"terminated", "reward"} & {*task.measure(begun)}:
         raise ValueError(f"{type(task).__name__}: rename the measure {name!r}: it is taken")
-    first, returns = torch.ones(episodes), torch.zeros(episodes)
+    whole, returns = torch.ones(episodes), torch.zeros(episodes)
     steps = steps or task.horizon
     for t in counted(steps, "evaluating", progress) if progress else range(steps):
         if before_step:
             before_step(env, t)
         step = act.step(env, lambda s: measures.add(task.measure(s)))
-        returns += first * step.reward
+        returns += whole * step.reward
         # only a first episode is whole in every world: later ones are cut by the end
-        first *= (~(failed := step.terminated | step.fault)).float()
+        whole *= (~(failed := step.terminated | step.fault)).float()
         measures.add({"terminated": failed, "reward": step.reward})
     return EpisodeRecord(task, measures.stacked(), returns, begun)
-
-
-def line(scores: Scores) -> str:
-    """Scores as a line for people."""
-    return "  ".join(f"{k} unknown" if x is None else f"{k} {x:.4g}" for k, x in scores.items())
 
 
 class MeanAction:
@@ -155,7 +182,13 @@ def observe(
 
 
 def evaluation_env(
-    task: Task, num_envs: int, *, weights: dict[str, float], noise: dict[str, float], seed: int
+    task: Task,
+    num_envs: int,
+    *,
+    weights: dict[str, float],
+    noise: dict[str, float],
+    seed: int,
+    first: int = 0,
 ) -> Env:
     """The task as it is evaluated, in MuJoCo C."""
     task = task.evaluation()
@@ -168,4 +201,4 @@ def evaluation_env(
         fields=task.fields,
         threads=0,  # all cores
     )
-    return Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)
+    return Env(task, sim, seed=seed, weights=weights, noise=noise, first=first, stagger=False)

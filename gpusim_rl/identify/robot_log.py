@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from mujoco import MjModel
+from mujoco import MjData, MjModel
 
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.waiting import counted
@@ -163,7 +163,7 @@ def draw(log: Recording, result: TwinResult | None, alarm: float, path: Path) ->
 class LogCaption(Caption):
     """Says which robot is which, what the log lacks, and the command."""
 
-    def parts(self, t: float, position: np.ndarray | None) -> list[tuple[str, bool]]:
+    def parts(self, t: float, data: MjData | None) -> list[tuple[str, bool]]:
         """As of `Caption`."""
         words = "left: joints of the log, on the twin's base", "right: the twin"
         return [(x, False) for x in words] + super().parts(t, None)

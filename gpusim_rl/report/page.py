@@ -115,7 +115,7 @@ def finite_columns(runs: list[Summary], name: str) -> list[np.ndarray]:
 
 def mark_of(run: Summary) -> curves.Mark | None:
     """Success in the final evaluation; None if it has no interval."""
-    ends = interval(run)
+    ends = interval(run.scores)
     return curves.Mark(run.scores["success"], *ends) if ends and "success" in run.scores else None
 
 

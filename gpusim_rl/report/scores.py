@@ -1,5 +1,6 @@
 """What the scores of an evaluation mean: units, intervals, and why episodes failed."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from gpusim_rl.core.maths import wilson
@@ -123,20 +124,20 @@ def meaning(name: str, task: str, units: dict[str, str]) -> tuple[str, str]:
     return MEANINGS.get(f"{family}.{name}") or MEANINGS.get(name) or ("", "")
 
 
-def episodes_of(run: Summary) -> int:
+def episodes_of(scores: Mapping[str, Any]) -> int:
     """How many episodes were evaluated; 0 if the file does not say."""
-    return int(max(0.0, min(run.scores.get("episodes", 0.0), 1e9)))
+    return int(max(0.0, min(scores.get("episodes", 0.0), 1e9)))
 
 
-def interval(run: Summary, name: str = "success") -> tuple[float, float] | None:
+def interval(scores: Mapping[str, Any], name: str = "success") -> tuple[float, float] | None:
     """The 95 % interval (Wilson) of a score that is a share of the episodes; else None.
 
     `success` of a robot that walks is the share of its episodes times `as_told`. The commands of
     the latter are no sample, so the interval is that of the episodes, times it.
     """
-    count, value, factor = episodes_of(run), run.scores.get(name), 1.0
-    if name == "success" and "episodes_passed" in run.scores:
-        value, factor = run.scores["episodes_passed"], run.scores.get("as_told", 1.0)
+    count, value, factor = episodes_of(scores), scores.get(name), 1.0
+    if name == "success" and "episodes_passed" in scores:
+        value, factor = scores["episodes_passed"], scores.get("as_told", 1.0)
     if name not in PROPORTIONS or value is None or not count:
         return None
     if not (0 <= value <= 1 and 0 <= factor <= 1):
@@ -145,8 +146,28 @@ def interval(run: Summary, name: str = "success") -> tuple[float, float] | None:
     return low * factor, high * factor
 
 
-def interval_text(run: Summary, name: str = "success") -> str:
-    ends = interval(run, name)
+def sentences(scores: Mapping[str, Any], task: str, commands: int) -> list[str]:
+    """The scores of a training's end in two lines: the success, and what has a unit.
+
+    Args:
+        commands: constant ones that the robot was driven at; 0 of a task that is not driven.
+    """
+    ends = interval_text(scores)
+    success = "unknown" if scores["success"] is None else f"{scores['success']:.3f}"
+    first = f"success {success}{f' ({ends})' if ends else ''} of {scores['episodes']} episodes"
+    if commands:
+        first += f", follows {round(scores['as_told'] * commands)} of {commands} commands"
+    if scores.get("fell"):
+        first += f", falls in {round(scores['fell'] * scores['episodes'])}"
+    units = [
+        (name, x, meaning(name, task, {})[0]) for name, x in scores.items() if name != "time_s"
+    ]
+    parts = [f"{name.replace('_', ' ')} {x:.3g} {unit}" for name, x, unit in units if unit and x]
+    return [first, *filter(None, [", ".join(parts)])]
+
+
+def interval_text(scores: Mapping[str, Any], name: str = "success") -> str:
+    ends = interval(scores, name)
     return f"{ends[0]:.3f} to {ends[1]:.3f}" if ends else ""
 
 
@@ -154,7 +175,7 @@ def evaluation(run: Summary, units: dict[str, str]) -> list[Score]:
     """A row for each score of the final evaluation."""
     task = word(run.config["task"].get("name"))
     return [
-        Score(name, number_text(value), unit, interval_text(run, name), text)
+        Score(name, number_text(value), unit, interval_text(run.scores, name), text)
         for name, value in run.scores.items()
         for unit, text in [meaning(name, task, units)]
     ]
@@ -162,7 +183,7 @@ def evaluation(run: Summary, units: dict[str, str]) -> list[Score]:
 
 def failures(run: Summary) -> list[tuple[str, str]]:
     """(cause, how often) of what failed in the evaluation."""
-    episodes, rows = episodes_of(run), []
+    episodes, rows = episodes_of(run.scores), []
     passed = "episodes_passed" if "episodes_passed" in run.scores else "success"
     causes = {passed: "no success"} | MISSED
     shares = {why: 1 - run.scores[name] for name, why in causes.items() if name in run.scores}

@@ -77,9 +77,9 @@ def first_screen(run: Summary, alone: bool) -> dict[str, Any]:
         "ending": run.ending,
         "told": ending(run),
         "success": "" if success is None else f"{success:.3f}",
-        "ends": scores.interval(run),
-        "interval": scores.interval_text(run),
-        "episodes": scores.episodes_of(run),
+        "ends": scores.interval(run.scores),
+        "interval": scores.interval_text(run.scores),
+        "episodes": scores.episodes_of(run.scores),
         "driven": "as_told" in run.scores,
         "facts": facts(run),
         "commands": next_commands(run, alone),
@@ -269,7 +269,7 @@ def row(
         "ending": run.ending,
         "done": f"{run.iteration} / {run.planned}",
         "swept": [text(values.get(key)) for key in swept],
-        "interval": scores.interval_text(run),
+        "interval": scores.interval_text(run.scores),
         "scores": [number_text(run.scores[x]) if x in run.scores else "" for x in names],
     }
 
@@ -277,7 +277,7 @@ def row(
 def means(label: str, runs: list[Summary], names: list[str]) -> dict[str, Any]:
     """The scores of one setting over its seeds, and where each seed's success lies."""
     values = [[run.scores[name] for run in runs if name in run.scores] for name in names]
-    ends = [(run.scores["success"], *x) for run in runs if (x := scores.interval(run))]
+    ends = [(run.scores["success"], *x) for run in runs if (x := scores.interval(run.scores))]
     return {
         "label": label,
         "seeds": len(runs),

@@ -13,6 +13,7 @@ wants to stop, read and change a training between two rows of metrics uses a `Tr
     trainer.close()
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -35,6 +36,7 @@ from gpusim_rl.evaluation import calibrate as calibration
 from gpusim_rl.evaluation import drives
 from gpusim_rl.evaluation import evaluate as evaluation
 from gpusim_rl.evaluation.drives import Drive, add_drives
+from gpusim_rl.report.scores import sentences
 from gpusim_rl.sim.factory import order_of_contacts, solver_cost
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.dashboard import Dashboard
@@ -42,8 +44,6 @@ from gpusim_rl.training.films import Films
 from gpusim_rl.training.loop import METRICS, Row, Training
 from gpusim_rl.training.memory import Maker, make_on_device
 from gpusim_rl.training.open_run import open_run
-
-STOP_EPISODES = 128  # of an evaluation during training
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,11 @@ class Trainer:
         """The scores of the final evaluation, printed; empty in all processes but the first."""
         if self.group.rank > 0:
             return {}
+        self.trained_cpu_s = processor_seconds()
         seconds, episodes = self.loop.stopwatch.seconds, self.cfg.episodes
         task, self.seen = self.cfg.task, ReadingSamples()
-        self.table.say(f"evaluating {episodes} episodes on the model's own physics")
+        first = f"{evaluation.FEWEST} to " if episodes > evaluation.FEWEST else ""
+        self.table.say(f"evaluating {first}{episodes} episodes on the model's own physics")
         try:
             self.drives = self.calibrate()
             scores = evaluate(task, self.loop.iteration, evaluation.SEED, episodes, self.seen)
@@ -184,7 +186,8 @@ class Trainer:
         values: Row = {f"eval/{key}": x for key, x in scores.items() if x is not None}
         self.sink.write(values | {"iteration": self.loop.iteration.iterations})
         scores["time_s"] = seconds
-        self.table.say(evaluation.line(scores))
+        for line in sentences(scores, self.cfg.task.name, len(self.drives)):
+            self.table.say(line)
         return scores
 
     @free_cycles()
@@ -225,10 +228,20 @@ class Trainer:
         if failed := self.loop.checkpoint_writer.failed:
             raise OSError(f"the last checkpoint of {self.run.path} could not be written: {failed}")
 
+    def cost(self) -> str:
+        """What the training and its end took of the processor, as a line."""
+        trained, after = self.trained_cpu_s, processor_seconds() - self.trained_cpu_s
+        return f"{trained:.0f} CPU s of training, {after:.0f} of evaluation, export and report"
+
     def result(self, **values: Any) -> Result:
         """The result of the training as it is now."""
         failure = self.loop.checkpoint_writer.failed
         return Result(self.run.path, self.loop.iteration.iterations, failure=failure, **values)
+
+
+def processor_seconds() -> float:
+    """What this process, and those of its children that have ended, had of the processor [s]."""
+    return sum(os.times()[:4])
 
 
 @free_cycles()  # the Sim of an evaluation's Env holds memory and threads
@@ -243,12 +256,15 @@ def evaluate(
 ) -> Scores:
     """The scores of a policy on its own task, or on another one.
 
-    section: of the configuration, with the task's weights and noise.
+    Args:
+        section: of the configuration, with the task's weights and noise.
+        watch: of the final evaluation, which has as many episodes as tell whether it succeeds.
     """
     keys: dict[str, Any] = {"weights": section.weights, "noise": section.noise}
     keys |= dict(seed=seed, episodes=episodes, before_step=watch)
     keys["progress"] = partial(print, flush=True) if watch else None
-    return evaluation.evaluate(iteration.policy, task or iteration.env.task, **keys)
+    rate = evaluation.judge if watch else evaluation.evaluate
+    return rate(iteration.policy, task or iteration.env.task, **keys)
 
 
 def success(cfg: Config, iteration: Iteration) -> float:
@@ -259,7 +275,7 @@ def success(cfg: Config, iteration: Iteration) -> float:
         mean = iteration.env.success.item()  # at an evaluation, outside the iteration
         task, values = plan.task_now(task, cfg.plain, mean)
         section = TaskSection.of(values)
-    seed, episodes = evaluation.STOP_SEED, STOP_EPISODES
+    seed, episodes = evaluation.STOP_SEED, evaluation.FEWEST
     share = evaluate(section, iteration, seed, episodes, task=task)["success"] or 0.0
     # Drives cost as much as an evaluation: they are made where the training may stop. What a
     # curriculum follows is the share of episodes alone.

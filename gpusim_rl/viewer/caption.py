@@ -1,9 +1,10 @@
 """The bar under the pictures of a film: the command, how fast the robot is, where they differ."""
 
 import functools
+import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -12,14 +13,24 @@ from gpusim_rl.envs.command_columns import Description, plain_columns
 from gpusim_rl.robots.free_bodies import robot_joint
 
 if TYPE_CHECKING:
-    from mujoco import MjModel
+    from mujoco import MjData, MjModel
 
 MEAN = 0.4  # s over which the speed is averaged
+SETTLED = 1.0  # s: age of a command from which on the robot should do what it says
 FASTEST = 30.0  # m/s; a robot that is faster has begun again somewhere else
-ALLOWED = 0.25  # m/s by which the speed may miss the command, as in an evaluation
+ALLOWED = 0.25  # m/s and rad/s by which a robot may miss the command, as in an evaluation
 SHADE = 0.35  # share of a picture's light that is left under the bar
 WHITE, ORANGE = (255, 255, 255), (255, 178, 64)
 LONGEST_NAME = 24  # characters of a name or unit, which may come from a stranger's file
+TOOL = "tool_position"  # sensor of an arm's model at the place that is to reach a goal
+
+
+class Place(NamedTuple):
+    """Where a robot is at a time [s]: position (3,) [m] and heading [rad] of its base."""
+
+    t: float
+    position: np.ndarray
+    heading: float
 
 
 class Caption:
@@ -46,9 +57,13 @@ class Caption:
         first = robot_joint(model)
         travels = first is not None and mujoco.mjtJoint(int(model.jnt_type[first])) in kinds
         self.body = int(model.jnt_bodyid[first]) if travels else None
-        self.command, self.names = command, self.named(description or {"names": ()})
-        self.columns = plain_columns(description or {"names": ()})
-        self.places: deque[tuple[float, np.ndarray]] = deque()  # time [s] and position [m], of late
+        description = description or {"names": ()}
+        self.command, self.names = command, self.named(description)
+        self.columns, self.has_goal = plain_columns(description), "shown_by" in description
+        tool = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SENSOR, TOOL)
+        self.tool = int(model.sensor_objid[tool]) if tool >= 0 else None  # a site
+        self.places: deque[Place] = deque()  # of late
+        self.since, self.last = 0.0, np.zeros(0)  # when the command became what it is
 
     @staticmethod
     def named(description: Description) -> list[tuple[str, ...]]:
@@ -57,52 +72,71 @@ class Caption:
         pairs = [pairs[i] for i in plain_columns(description) if i < len(pairs)]
         return [tuple(printable(str(x))[:LONGEST_NAME] for x in pair) for pair in pairs]
 
-    def text(self, t: float, position: np.ndarray | None) -> str:
-        """The text at a time [s], of a robot at a position (3,) [m]; None if there are several."""
-        return self.GAP.join(words for words, _ in self.parts(t, position))
+    def text(self, t: float, data: "MjData | None") -> str:
+        """The text at a time [s], of a robot in a MjData; None if there are several."""
+        return self.GAP.join(words for words, _ in self.parts(t, data))
 
-    def parts(self, t: float, position: np.ndarray | None) -> list[tuple[str, bool]]:
-        """The words of `text`, and which of them differ from the command."""
-        parts, request = [], None
+    def parts(self, t: float, data: "MjData | None") -> list[tuple[str, bool]]:
+        """The words of `text`, and which of them differ from a command that is not young."""
+        parts, values, units = list[tuple[str, bool]](), np.zeros(0), list[str]()
         if self.command:
-            values = self.command(t)
-            pairs = [*zip(self.names, values[self.columns], strict=False)]
+            values, units = self.command(t)[self.columns], [unit for _, unit in self.names]
+            if not np.array_equal(values, self.last):
+                self.since, self.last = t, values.copy()
+            pairs = zip(self.names, values, strict=False)
             parts = [(f"{name} {x:.2f} {unit}", False) for (name, unit), x in pairs]
-            velocity = [x for (_, unit), x in pairs[:2] if unit == "m/s"]
-            request = float(np.linalg.norm(velocity)) if velocity else None
-        if position is not None and self.body is not None:
-            speed = self.speed(t, position)
-            # the mean speed says nothing yet of a robot that has just begun
-            differs = request is not None and abs(speed - request) > ALLOWED and self.is_full(t)
-            asked = f" of {request:.2f}" if differs else ""
-            parts.append((f"speed {speed:.2f}{asked} m/s", differs))
+        if data is None:
+            return parts
+        if self.has_goal and (place := self.place(data)) is not None:
+            n = min(3, len(values))
+            distance = float(np.linalg.norm(place[:n] - values[:n]))
+            parts.append((f"{distance:.2f} m from the goal", False))
+        if self.body is None:
+            return parts
+        speed, rate = self.velocity(t, data)
+        settled = t - self.since > SETTLED - 1e-9
+        planar = [x for x, unit in zip(values[:2], units[:2], strict=False) if unit == "m/s"]
+        request = float(np.linalg.norm(planar)) if planar else speed
+        differs = abs(speed - request) > ALLOWED and settled
+        asked = f" of {request:.2f}" if differs else ""
+        parts.append((f"speed {speed:.2f}{asked} m/s", differs))
+        if planar and units[2:3] == ["rad/s"] and settled and abs(rate - values[2]) > ALLOWED:
+            parts.append((f"turns {rate:.2f} of {values[2]:.2f} rad/s", True))
         return parts
 
-    def is_full(self, t: float) -> bool:
-        """Whether the speed is a mean over all of its time."""
-        return t - self.places[0][0] > MEAN - 0.05
+    def place(self, data: "MjData") -> np.ndarray | None:
+        """Where what has a goal is (3,) [m]: an arm's tool, or the body that travels."""
+        if self.tool is not None:
+            return data.site_xpos[self.tool]
+        return None if self.body is None else data.xpos[self.body]
 
-    def speed(self, t: float, position: np.ndarray) -> float:
-        """The mean speed of late [m/s]."""
-        places = self.places
+    def velocity(self, t: float, data: "MjData") -> tuple[float, float]:
+        """The mean speed [m/s] and rate of the heading [rad/s] of late."""
+        places, position = self.places, data.xpos[self.body].copy()
+        heading = math.atan2(*data.xmat[self.body][[3, 0]])
         if places:
-            last, before = places[-1]
-            if np.linalg.norm(position - before) > FASTEST * max(t - last, 1e-3):
+            last = places[-1]
+            if np.linalg.norm(position - last.position) > FASTEST * max(t - last.t, 1e-3):
                 places.clear()
-        places.append((t, position.copy()))
-        while t - places[0][0] > MEAN + 1e-9:
+            else:  # without a jump at the turn of a circle
+                heading = last.heading + math.remainder(heading - last.heading, math.tau)
+        places.append(Place(t, position, heading))
+        while t - places[0].t > MEAN + 1e-9:
             places.popleft()
-        (begun, before), passed = places[0], t - places[0][0]
-        return float(np.linalg.norm(position - before)) / passed if t > begun else 0.0
+        passed = max(t - places[0].t, 1e-9)
+        return (
+            float(np.linalg.norm(position - places[0].position)) / passed,
+            (heading - places[0].heading) / passed,
+        )
 
-    def write(self, picture: np.ndarray, t: float, position: np.ndarray | None) -> np.ndarray:
+    def write(self, picture: np.ndarray, t: float, data: "MjData | None") -> np.ndarray:
         """A picture (height, width, 3) uint8 with the text of `text` in a bar at its lower edge.
 
         Words that differ from the command are orange and have a disc before them.
         """
         from PIL import Image, ImageDraw
 
-        if not (parts := self.parts(t, position)):
+        if not (parts := self.parts(t, data)):
             return picture
         height, width, _ = picture.shape
         size = max(9, height // 30)  # pixels

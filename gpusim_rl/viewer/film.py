@@ -87,8 +87,7 @@ def pictures(
     """The picture of each frame, with its caption."""
     for t, qpos in frames:
         one = wall(camera, qpos, show_world) if qpos.ndim > 1 else camera(qpos)
-        place = camera.position(caption.body) if caption and qpos.ndim == 1 else None
-        yield caption.write(one, t, place) if caption else one
+        yield caption.write(one, t, camera.data if qpos.ndim == 1 else None) if caption else one
 
 
 @contextlib.contextmanager

@@ -215,10 +215,6 @@ class Camera:
         picture = self.renderer.render()
         return picture if self.model.vis.quality.offsamples else smooth_edges(picture)
 
-    def position(self, body: int | None) -> np.ndarray | None:
-        """Where a body is in the last picture (3,) [m]; None of none."""
-        return None if body is None else self.data.xpos[body].copy()
-
     def close(self) -> None:
         """Free the OpenGL context."""
         self.renderer.close()

@@ -22,6 +22,7 @@ from gpusim_rl.viewer.picture import add_arrow
 if TYPE_CHECKING:
     from mujoco import MjData, MjModel, MjvScene
 
+STOP_SECONDS = 2.0  # of a tour, at least
 PUSHES = ((0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0))  # m/s along x and y
 Numbers = Sequence[float]
 Command = Callable[[float], np.ndarray]  # time [s] → command
@@ -161,22 +162,25 @@ def draw_command(scene: "MjvScene", rollout: Any, data: "MjData") -> None:
 
 
 def tour(description: Description, seconds: float) -> Command:
-    """The center of the ranges, then 0.8 of the way to each number's ends, equally long each.
+    """Stops of at least 2 s: 0.8 of the way to the upper end of each number, then to each lower
+    end, and the center of the ranges.
 
-    A rotation turns from stop to stop: it leans 0.8 of what it may. The center is 0 unless it is
-    given.
+    All are as long. What does not fit is left out, the center last: a robot that has none of its
+    commands stands. A rotation turns from stop to stop: it leans 0.8 of what it may. The center is
+    0 unless it is given.
     """
     low, high = description["trained"]["low"], description["trained"]["high"]
     center = np.array(description.get("center") or np.zeros(len(low)))
     ends = [
         center + 0.8 * (end[i] - center[i]) * np.eye(len(low))[i]
-        for i in plain_columns(description)
         for end in (high, low)
+        for i in plain_columns(description)
     ] or [center.copy(), center.copy()]
     for place, lean, largest_spin in rotations(description):
         spin = min(1.0, 0.8 * largest_spin)
         for i, end in enumerate(ends):
             # Both directions differ from one stop to the next.
             end[place] = leaning(center[place], (-1) ** i * spin, 0.8 * lean, 2.0 * i)
-    stops = [center, *ends]
+    stops = [*ends, center]
+    stops = stops[: max(2, int(seconds / STOP_SECONDS))]
     return lambda t: stops[min(int(t / seconds * len(stops)), len(stops) - 1)]

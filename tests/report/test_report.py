@@ -501,9 +501,9 @@ def test_the_interval_of_a_product(tmp_path):
     product = {"success": 0.375, "episodes_passed": 0.75, "as_told": 0.5, "episodes": 512}
     run = summarize(make_run(tmp_path / "run", eval=product))
     low, high = wilson(384, 512)
-    assert scores.interval(run) == (low / 2, high / 2)
-    assert scores.interval(run, "episodes_passed") == (low, high)
-    assert scores.interval(run, "as_told") is None
+    assert scores.interval(run.scores) == (low / 2, high / 2)
+    assert scores.interval(run.scores, "episodes_passed") == (low, high)
+    assert scores.interval(run.scores, "as_told") is None
 
 
 def test_scores_have_units_and_meanings(tmp_path):

@@ -656,7 +656,7 @@ def test_evaluations_leave_no_engine(monkeypatch):
         return sim
 
     monkeypatch.setattr(evaluation, "make_actuated", spied)
-    monkeypatch.setattr(trainer, "STOP_EPISODES", 4)
+    monkeypatch.setattr(evaluation, "FEWEST", 4)
     cfg = configured("task.episode=0.1")
     trainer.success(cfg, build_iteration(cfg))
     assert len(sims) == 1 and sims[0]() is None
