@@ -38,7 +38,7 @@ OTHER   = $(lastword $(shell cat $(filter-out $(INSTALLED).%,$(wildcard $(VENV)/
           /dev/null))
 TASK   := $(if $(filter task=%,$(ARGS)),,task=quadruped)
 
-.PHONY: train demo web play test test-fast test-changed test-all test-slow same matrix-test gpu-test gpu-check cuda-test bench gallery docs wheel check clean
+.PHONY: train demo web play test test-fast test-changed test-all test-slow same matrix-test gpu-test gpu-check cuda-test bench gallery docs dist check clean
 
 train: $(READY)
 	$(BIN)/python train.py $(TASK) $(ARGS)
@@ -107,10 +107,9 @@ bench: $(READY)
 docs: $(call parts,docs)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
-# the package for other environments; setuptools would put old files of build/ into it
-wheel: $(READY)
-	rm -rf build
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
+# the package for other environments: its source, and the wheel that is built from that
+dist: $(call parts,dist)
+	$(BIN)/python -m build --outdir dist $(ARGS)
 
 check: $(call parts,dev)
 	$(BIN)/ruff check .

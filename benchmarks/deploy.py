@@ -89,7 +89,7 @@ def compare(onnx: Path, run: Path, count: int, expect: float | None) -> tuple[fl
         settings.replace({"sim": {"name": "native", "threads": 0}, "device": "cpu"}), num_envs=1
     )
     task = ppo.env.task
-    numbers = {"weights": settings.task.weights, "noise": settings.task.noise}
+    numbers: dict[str, Any] = {"weights": settings.task.weights, "noise": settings.task.noise}
     if expect is None:
         ppo.policy.load(load(opened.checkpoints.latest())[0], str(opened.checkpoints.latest()))
         expect = evaluate(ppo.policy, task, **numbers, episodes=count)["success"] or 0.0

@@ -1,4 +1,4 @@
-"""`python -m gpusim_rl.registry`, and its commands as functions of Python.
+"""The verbs of `gpusim registry` as functions.
 
 from gpusim_rl import registry
 
@@ -12,7 +12,6 @@ from gpusim_rl.commands.registry import (
     export,
     history,
     import_version,
-    main,
     promote,
     retain,
     rollback,
@@ -30,6 +29,3 @@ __all__ = [
     "retain",
     "rollback",
 ]
-
-if __name__ == "__main__":
-    main()

@@ -20,7 +20,7 @@ FLOORS = {
     "commands": 9,
     "programs": 10,
 }
-PROGRAMS = "programs"  # train.py, play.py and the modules that `python -m gpusim_rl.NAME` runs
+PROGRAMS = "programs"  # train.py, play.py `gpusim` and the modules at the package's top
 
 
 def package(path: Path) -> str:

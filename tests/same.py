@@ -117,10 +117,10 @@ def targets(run: Path) -> dict[str, str]:
 
 def train_case(name: str) -> dict[str, str]:
     """Train a case in the working directory; the hashes of all that came out."""
-    from gpusim_rl.commands.train import configure, train
+    from gpusim_rl.commands.train import train
 
     run = Path(name.replace(" ", "-"))
-    train(configure(*SMALL, *CASES[name], f"run_dir={run}"))
+    train(*SMALL, *CASES[name], f"run_dir={run}")
     return weights(run) | metrics(run) | targets(run)
 
 

@@ -108,6 +108,7 @@ def test_each_package_has_a_floor():
         "train play",
         "gpusim_rl.runs.run",
         "gpusim_rl.deploy.runtime",
+        "gpusim_rl gpusim_rl.__main__",
     ],
 )
 def test_importing_does_not_load_torch(modules):
@@ -129,7 +130,6 @@ def test_init_files_are_empty():
     files = [file for folder in folders for file in (ROOT / folder).rglob("__init__.py")]
     assert len(files) > 15
     assert [file for file in files if file.read_text()] == [ROOT / "gpusim_rl" / "__init__.py"]
-    assert imported_names((ROOT / "gpusim_rl" / "__init__.py").read_text()) == {"os"}
 
 
 def test_the_picture_is_fresh():

@@ -55,7 +55,8 @@ class Installed:
 
     def run(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment in the directory."""
-        line = [str(self.python.parent / command), *words]
+        program, *verb = command.split()
+        line = [str(self.python.parent / program), *verb, *words]
         return run_process(*line, cwd=self.cwd, env=self.env)
 
     def succeed(self, command: str, *words: str, stderr: str = "") -> str:
@@ -124,10 +125,10 @@ def installed(wheel, tmp_path_factory) -> Installed:
 
 @pytest.fixture(scope="module")
 def trained(installed) -> Installed:
-    """A run of cartpole, trained by gpusim-train."""
+    """A run of cartpole, trained by gpusim train."""
     words = ("task=cartpole", *SMALL, "iterations=3", "run_dir=run", "export=none")
-    said = installed.succeed("gpusim-train", *words)
-    assert "see it: gpusim-play run=run" in said
+    said = installed.succeed("gpusim train", *words)
+    assert "see it: gpusim play run=run" in said
     assert (installed.cwd / "run" / "report.html").exists()
     return installed
 
@@ -146,8 +147,8 @@ def own(trained) -> Installed:
     (cwd / "conf" / "task" / "hang.yaml").write_text(yaml)
     says = f"importing {cwd}/tasks/mine/hang.py\n"
     words = ("task=hang", *SMALL, "iterations=2", "run_dir=own", "export=none", "report=false")
-    said = trained.succeed("gpusim-train", *words, stderr=says)
-    assert "see it: gpusim-play run=own task_code=here\n" in said
+    said = trained.succeed("gpusim train", *words, stderr=says)
+    assert "see it: gpusim play run=own task_code=here\n" in said
     return trained
 
 
@@ -182,12 +183,12 @@ def test_what_is_installed(wheel, installed):
 
 
 def test_evaluate_and_film(trained):
-    """gpusim-play evaluates and films a run."""
+    """gpusim play evaluates and films a run."""
     words = ("run=run", "mode=evaluate", "episodes=4")
-    assert '"success"' in trained.succeed("gpusim-play", *words)
-    said = trained.succeed("gpusim-play", "run=run", "video=film.mp4", "seconds=1")
+    assert '"success"' in trained.succeed("gpusim play", *words)
+    said = trained.succeed("gpusim play", "run=run", "video=film.mp4", "seconds=1")
     assert said == "wrote film.mp4\n" and (trained.cwd / "film.mp4").stat().st_size > 1000
-    said = trained.succeed("gpusim-play", "demo", "seconds=1").splitlines()
+    said = trained.succeed("gpusim play", "demo", "seconds=1").splitlines()
     assert said[0].startswith("verdict of the release gate: pass") and said[1:] == [
         "wrote demo.mp4"
     ]
@@ -195,10 +196,10 @@ def test_evaluate_and_film(trained):
 
 def test_help_and_mistakes(trained):
     """Help names the commands; a mistake gets the line that train.py gives."""
-    for name in ("gpusim-train", "gpusim-play"):
+    for name in ("gpusim train", "gpusim play"):
         said = trained.succeed(name, "--help")
         assert f"  {name} " in said and "python " not in said and "task_code" in said
-    line = trained.refused("gpusim-train", "nun_envs=4")
+    line = trained.refused("gpusim train", "nun_envs=4")
     assert line.startswith("error: unknown key 'nun_envs': did you mean num_envs")
 
 
@@ -208,13 +209,13 @@ def test_a_task_of_ones_own(own):
     assert "task_code: here" in config and "mjcf: model/task/model.xml" in config
     allowed, says = ("run=own", "task_code=here"), f"importing {own.cwd}/tasks/mine/hang.py\n"
     words = ("mode=export", "export=network", "out=own.onnx", *allowed)
-    assert "wrote own.onnx" in own.succeed("gpusim-play", *words, stderr=says)
+    assert "wrote own.onnx" in own.succeed("gpusim play", *words, stderr=says)
     notes = {prop.key for prop in onnx.load(own.cwd / "own.onnx").metadata_props}
     assert "mjcf" in notes
     words = ("mode=evaluate", "episodes=4", *allowed)
-    assert '"success"' in own.succeed("gpusim-play", *words, stderr=says)
+    assert '"success"' in own.succeed("gpusim play", *words, stderr=says)
     words = ("resume=own", "iterations=3", "task_code=here", "export=none")
-    assert "iteration 3/3" in own.succeed("gpusim-train", *words, stderr=says)
+    assert "iteration 3/3" in own.succeed("gpusim train", *words, stderr=says)
 
 
 def test_a_new_task(installed):
@@ -222,15 +223,15 @@ def test_a_new_task(installed):
     cwd = installed.cwd.parent / "new"
     cwd.mkdir()
     here = Installed(installed.python, cwd)
-    said = here.succeed("gpusim-play", "mode=new-task", "name=my_arm").splitlines()
-    assert said[-2] == "train it: gpusim-train task=my_arm" and len(said) == 6
+    said = here.succeed("gpusim play", "mode=new-task", "name=my_arm").splitlines()
+    assert said[-2] == "train it: gpusim train task=my_arm" and len(said) == 6
     assert {path.name for path in cwd.iterdir()} == {"conf", "tasks", "tests"}
     words = ("task=my_arm", *SMALL, "iterations=1", "run_dir=run", "export=none", "report=false")
-    here.succeed("gpusim-train", *words, stderr=f"importing {cwd}/tasks/my_arm.py\n")
+    here.succeed("gpusim train", *words, stderr=f"importing {cwd}/tasks/my_arm.py\n")
     # the fourth trains and exports: tests/commands/test_new_task.py runs it
     line = (*said[-1].split()[3:], "-k", "not training")
     assert "3 passed, 1 deselected" in here.succeed("python", *line)
-    assert "exists already" in here.refused("gpusim-play", "mode=new-task", "name=my_arm")
+    assert "exists already" in here.refused("gpusim play", "mode=new-task", "name=my_arm")
 
 
 def test_a_run_imports_nothing(own):
@@ -245,11 +246,12 @@ def test_a_run_imports_nothing(own):
     for script, *words in (
         ("play.py", "run=own", "mode=evaluate"),
         ("train.py", "resume=own", "iterations=9"),
-        ("-m gpusim_rl.verify", "own"),
+        ("-m gpusim_rl verify", "own"),
     ):
         done = run(script, *words)
         assert done.returncode == 2 and done.stderr.count("\n") == 1, done
-        assert done.stderr.endswith(f"python {script} {' '.join(words)} task_code=here\n"), done
+        start = script.replace("-m gpusim_rl", "gpusim") if "-m" in script else f"python {script}"
+        assert done.stderr.endswith(f"{start} {' '.join(words)} task_code=here\n"), done
         assert not (own.cwd / "imported").exists()
     # a task of ours by name, and code that the run says is here
     shutil.copytree(own.cwd / "run", own.cwd / "stranger")
@@ -274,4 +276,4 @@ def test_an_algorithm_of_ones_own(installed):
     own_algorithms.write(cwd)
     here = Installed(installed.python, cwd)
     words = ("task=cartpole", *SMALL, "algo=mine", "iterations=1", "export=none", "report=false")
-    here.succeed("gpusim-train", *words, stderr=f"importing {cwd}/algorithms/mine.py\n")
+    here.succeed("gpusim train", *words, stderr=f"importing {cwd}/algorithms/mine.py\n")

@@ -1,9 +1,7 @@
 """Common parts of the adapters to other trainers: an Env made from a task's name and the words of
 train.py's command line."""
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.config import check_words, compose, nested_dict, resume, robot_size, validate
@@ -35,12 +33,7 @@ def compose_config(
             f"overrides={overrides!r}: expected a list of KEY=VALUE, such as {overrides.split()}"
         )
     keys = {"task": task} | keys | ({} if num_envs is None else {"num_envs": num_envs})
-    deep = nested_dict.leaves(keys)
-    # JSON's quoted words, lists, true and null are Hydra's too
-    from_keys = [
-        f"{key}={json.dumps(value, default=plain, ensure_ascii=False)}"
-        for key, value in deep.items()
-    ]
+    from_keys = compose.words_of(keys)
     changed = tuple(word.partition("=")[0].strip() for word in [*overrides, *from_keys])
     for key in changed:
         if nested_dict.is_below(key, TRAINING):
@@ -59,12 +52,6 @@ def compose_config(
     # No schedule runs here. It only gives the numbers that the caller did not.
     cfg = curriculum.config_at(plan, cfg) | {"curriculum": None}
     return Config.of(robot_size.fit_to_robot(cfg, changed))
-
-
-def plain(value: Any) -> Any:
-    """The JSON form of a value that JSON lacks: a number of NumPy's is Python's, else a word."""
-    # numbers of a caller's words, before anything is built
-    return value.item() if hasattr(value, "item") else str(value)
 
 
 def make_env(cfg: Config) -> Env:

@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
 
     torch.set_num_threads(1)
     sys.argv = ["play.py", *arguments[2:]]
-    play.main()
+    play.main(arguments[2:])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command `gpusim-play`, which is play.py in a checkout.
+"""`gpusim play`, which is play.py in a checkout.
 
 Torch and MuJoCo are imported inside functions: mistakes in the command line are answered before.
 """
@@ -19,20 +19,20 @@ def play(cfg: Settings, show_demo: bool = False) -> None:
     MODES[mode].run(cfg)
 
 
-def main() -> None:
+def main(words: list[str]) -> None:
     """Check the command line, then show, evaluate or export."""
-    checks = "mode=check" in sys.argv  # whose other words are those of train.py
-    words = [word for word in sys.argv[1:] if word not in ("demo", "mode=check")]
+    checks, shows_demo = "mode=check" in words, "demo" in words
+    words = [word for word in words if word not in ("demo", "mode=check")]  # of train.py, if checks
     options = any(word.startswith("-") for word in words)  # such as --help
     cfg = command_line.check("config" if checks else "play", words) if options or not checks else {}
     try:
         if checks:
             check_task(words)
         else:
-            play(cfg, show_demo="demo" in sys.argv[1:])
+            play(cfg, show_demo=shows_demo)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 
 
 if __name__ == "__main__":  # so a multirun exports its best run
-    main()
+    main(sys.argv[1:])

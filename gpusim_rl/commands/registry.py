@@ -1,16 +1,16 @@
-"""The command `gpusim-registry`, which is `python -m gpusim_rl.registry` in a checkout.
+"""The versions of policies: `gpusim registry`.
 
-    gpusim-registry add FILE.onnx [name=NAME] [run=RUN] [labels=FILE] [parent=VERSION] [note=TEXT]
-    gpusim-registry promote NAME VERSION ALIAS [why=TEXT] [better_than=VERSION]
+    gpusim registry add FILE.onnx [name=NAME] [run=RUN] [labels=FILE] [parent=VERSION] [note=TEXT]
+    gpusim registry promote NAME VERSION ALIAS [why=TEXT] [better_than=VERSION]
                     [not_worse_than=VERSION] [seed=0] [gate.KEY=…] [ab.KEY=…]
-    gpusim-registry rollback NAME ALIAS [why=TEXT]
-    gpusim-registry history NAME [ALIAS]
-    gpusim-registry list [NAME]
-    gpusim-registry compare NAME VERSION VERSION [seed=0] [gate.KEY=…] [ab.KEY=…]
-    gpusim-registry export NAME VERSION FILE.zip
-    gpusim-registry import FILE.zip
-    gpusim-registry retain NAME COUNT
-    gpusim-registry page [port=8090]
+    gpusim registry rollback NAME ALIAS [why=TEXT]
+    gpusim registry history NAME [ALIAS]
+    gpusim registry list [NAME]
+    gpusim registry compare NAME VERSION VERSION [seed=0] [gate.KEY=…] [ab.KEY=…]
+    gpusim registry export NAME VERSION FILE.zip
+    gpusim registry import FILE.zip
+    gpusim registry retain NAME COUNT
+    gpusim registry page [port=8090]
 
 NAME is the task's, unless name= says another. VERSION is a number, an alias, or the beginning of a
 digest. The alias `released` needs that the gate passes the file, and the command runs the gate.
@@ -21,7 +21,6 @@ Exits with 0, with 1 if a policy is refused by the gate or a comparison, with 2 
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -368,9 +367,8 @@ def event_line(row: Row) -> str:
     return f"{row['at']} {row['by']}: {what}{why}{evidence}"
 
 
-def main() -> None:
+def main(words: list[str]) -> None:
     """Check the words, do what they say, and print it."""
-    words = sys.argv[1:]
     if not words or {"-h", "--help"} & {*words}:
         print(__doc__)
         raise SystemExit(0 if words else 2)

@@ -1,16 +1,10 @@
-"""The command `gpusim-train`, which is train.py in a checkout, and `train`, the same from Python.
+"""`gpusim train`, which is train.py in a checkout, and `train`, the same from Python.
 
-    from gpusim_rl.commands.train import configure, train
-
-    result = train(configure("task=cartpole", "iterations=20"))
-    print(result.path, result.scores["success"])
-
-The words are those of train.py's command line. Torch is imported inside functions: mistakes in the
-command line are answered before.
+Torch is imported inside functions: mistakes in the command line are answered before.
 """
 
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpusim_rl.config import command_line
 from gpusim_rl.config.recipe import unlearned
@@ -24,27 +18,32 @@ if TYPE_CHECKING:
     from gpusim_rl.training.trainer import Result, Trainer
 
 
-def configure(*overrides: str) -> "Config":
-    """The configuration of a training, from the words of train.py's command line.
+def configure(*overrides: str, **keys: Any) -> "Config":
+    """The configuration of a training.
+
+    Args:
+        overrides: KEY=VALUE of train.py's command line.
+        keys: the same as Python values, which win.
 
     Raises:
         ValueError, OSError: they are wrong, in one line.
     """
     from gpusim_rl.config import resume
-    from gpusim_rl.config.compose import compose_plain
+    from gpusim_rl.config.compose import compose_plain, words_of
 
-    return resume.check_training(compose_plain("config", list(overrides)), list(overrides))
+    words = [*overrides, *words_of(keys)]
+    return resume.check_training(compose_plain("config", words), words)
 
 
-def train(cfg: "Config") -> "Result":
-    """Train, evaluate, export, report and judge, as a configuration of `configure` says.
+def train(*overrides: str, **keys: Any) -> "Result":
+    """Train, evaluate, export, report and judge. The arguments are those of `configure`.
 
     Raises:
-        ValueError: a value of the configuration does not fit the task or the machine.
+        ValueError: one is wrong, or does not fit the task or the machine.
         OSError: the results cannot be written.
         TrainingFailed: training went wrong too often.
     """
-    trainer = make_trainer(cfg)
+    trainer = make_trainer(configure(*overrides, **keys))
     result = iterate(trainer)
     return result if result.signal else write_results(trainer, trainer.evaluate())
 
@@ -87,8 +86,12 @@ def write_results(trainer: "Trainer", scores: "Scores") -> "Result":
     if trainer.group.rank > 0:
         trainer.group.leave()
         return trainer.result()
+    from gpusim_rl.report.scores import sentences
+
     failed, refused = True, ""
     try:
+        for line in sentences(scores, trainer.cfg.task.name, len(trainer.drives)):
+            trainer.table.say(line)
         trainer.write_files(scores)
         write_report(trainer)
         if trainer.cfg.gate:  # it writes into the file, which the loggers get
@@ -166,9 +169,8 @@ def files_of(trainer: "Trainer") -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def main() -> None:
+def main(overrides: list[str]) -> None:
     """Check the command line and train, once or for each value of a multirun."""
-    overrides = sys.argv[1:]
     try:
         if command_line.is_multirun(overrides):
             from gpusim_rl.commands import multirun  # a single training starts without it
@@ -185,4 +187,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":  # so a multirun starts each of its trainings
-    main()
+    main(sys.argv[1:])

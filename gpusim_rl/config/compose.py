@@ -4,10 +4,12 @@ Files of a group in the folder `conf` of the working directory are found before 
 """
 
 import copy
+import json
 import os
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -21,7 +23,7 @@ from yaml import YAMLError
 
 from gpusim_rl.config import check_words, user_files
 from gpusim_rl.config.device_overrides import KEYS, without
-from gpusim_rl.config.nested_dict import flatten, is_below
+from gpusim_rl.config.nested_dict import flatten, is_below, leaves
 from gpusim_rl.config.recipe import apply_ranges, apply_recipe, apply_section
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CODE, CONF, user_folder
@@ -29,6 +31,19 @@ from gpusim_rl.core.paths import CODE, CONF, user_folder
 ALGO = "ppo"  # what a file without algo.name means
 # What an algorithm of ours takes of a task's numbers for PPO, instead of the discount
 FROM_TASK = {"distill": ("hidden", "activation")}  # so that PPO may begin with the student
+
+
+def words_of(keys: Plain) -> list[str]:
+    """Keys with Python values, such as {"seed": 3, "task.history": {"gyro": 3}}, as overrides."""
+
+    def plain(value: Any) -> Any:  # a number of NumPy's is Python's, anything else a word
+        return value.item() if hasattr(value, "item") else str(value)
+
+    # JSON's quoted words, lists, true and null are Hydra's too
+    return [
+        f"{key}={json.dumps(value, default=plain, ensure_ascii=False)}"
+        for key, value in leaves(keys).items()
+    ]
 
 
 def parse(overrides: list[str]) -> list[Override]:

@@ -16,10 +16,11 @@ CODE = {"task": "tasks", "algo": "algorithms"}  # group → folder with the code
 
 
 def program(name: str) -> str:
-    """How to start `train` or `play`: by its file in a checkout, else by its command."""
-    installed = Path(sys.argv[0]).name.startswith("gpusim-")
-    in_checkout = (PACKAGE.parent / f"{name}.py").is_file() and not installed
-    return f"{executable('python')} {name}.py" if in_checkout else executable(f"gpusim-{name}")
+    """How to start `train`, `play` or another verb: by its file in a checkout that has one."""
+    file, installed = PACKAGE.parent / f"{name}.py", Path(sys.argv[0]).name.startswith("gpusim")
+    if file.is_file() and not installed:
+        return f"{executable('python')} {name}.py"
+    return f"{executable('gpusim')} {name}"
 
 
 def executable(name: str) -> str:
@@ -39,14 +40,11 @@ def with_word(word: str) -> str:
 
     The word alone if another program uses the package.
     """
-    file = Path(sys.argv[0])
-    if file.resolve().parent == PACKAGE:
-        start = f"{executable('python')} -m {PACKAGE.name}.{file.stem}"
-    elif (name := file.stem.removeprefix("gpusim-")) in ("train", "play"):
-        start = program(name)
-    else:
+    name = Path(sys.argv[0]).name
+    verb = name.removesuffix(".py") if name in ("train.py", "play.py") else name.split(" ")[-1]
+    if verb == name:
         return word
-    return f"{start} {shlex.join([*sys.argv[1:], word])}"
+    return f"{program(verb)} {shlex.join([*sys.argv[1:], word])}"
 
 
 def install(extra: str) -> str:

@@ -1,4 +1,4 @@
-"""Fit an actuator network to a log: `python -m gpusim_rl.fit_actuator log.csv [KEY=VALUE …]`.
+"""Fit an actuator network to a log: `gpusim identify actuator log.csv [KEY=VALUE …]`.
 
 The log is a CSV file that begins with the row
 

@@ -1,4 +1,4 @@
-"""What logs of a robot say of its simulation: `python -m gpusim_rl.identify LOG … [KEY=VALUE …]`.
+"""What logs of a robot say of its simulation: `gpusim identify LOG … [KEY=VALUE …]`.
 
 A log that has no command is of a robot that hangs and is excited. It tells of the joints. One that
 has is of a robot that walks under a policy. It tells of ground, load and delay. The ranges are
@@ -14,8 +14,10 @@ Keys:
              quantity that has left its range is a line, and ranges are written with out= alone
     metrics  file for Prometheus of what against= finds (.prom)
 
-Two words come before a policy's file instead of logs:
+Three words may come first. The first one fits an actuator network to a log, and has a help of its
+own; the others come before a policy's file instead of logs:
 
+    actuator LOG.csv [KEY=VALUE …]
     excite   POLICY.onnx targets.npy: the targets [rad] of a robot that hangs, a row a control step
     simulate POLICY.onnx [hang.mcap] [walk.mcap]: logs of a simulated robot with drawn numbers
 
@@ -38,7 +40,7 @@ from gpusim_rl.deploy.onboard.log import Recording, read
 from gpusim_rl.deploy.onboard.verdict import digest
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.robot import make_robot
-from gpusim_rl.identify import drift, hang, simulated, walk
+from gpusim_rl.identify import drift, fit_actuator, hang, simulated, walk
 from gpusim_rl.identify.estimates import Estimate, Source, as_yaml, table
 
 DEFAULTS = {"policy": "", "out": "", "robots": str(walk.ROBOTS), "seed": "0"}
@@ -53,6 +55,8 @@ Array = np.ndarray
 
 def main(arguments: list[str]) -> None:
     """Read the logs, identify, print and write; or make targets, or logs of a simulated robot."""
+    if arguments[:1] == ["actuator"]:
+        return fit_actuator.main(arguments[1:])
     show_usage(arguments, __doc__)
     with errors.one_line_errors(), torch_threads(1):
         makers = {"excite": excite, "simulate": simulate}

@@ -1,6 +1,6 @@
 """A page about a training, or about several side by side.
 
-    python -m gpusim_rl.report RUN…  [out=FILE.html]
+    gpusim report RUN…  [out=FILE.html]
 
 RUN is a run directory, or one that has run directories below it, such as that of a multirun. The
 page of one run is its report.html. That of several lies in the directory that holds them all.

@@ -17,7 +17,7 @@ from gpusim_rl.config.nested_dict import is_below, leaves
 from gpusim_rl.config.recipe import FAST, apply_recipe
 from gpusim_rl.config.validate import code_words
 from gpusim_rl.core.files import read_text
-from gpusim_rl.core.paths import executable, program, quoted
+from gpusim_rl.core.paths import program, quoted
 from gpusim_rl.report import drives, page, scores
 from gpusim_rl.report.scores import number_text
 from gpusim_rl.runs.summary import Summary, number, summarize, word
@@ -142,7 +142,7 @@ def next_commands(run: Summary, alone: bool = True) -> list[tuple[str, str]]:
         return commands
     policy = path / "policy.onnx"
     film = play_command(run, "mode=video", "seconds=10")
-    again = command(f"{executable('python')} -m gpusim_rl.report", str(path))
+    again = command(program("report"), str(path))
     no_film = alone and film and not run.run.films()
     longer = [f"iterations={2 * run.planned}"]
     if run.config.get("export") == "none" and policy.is_file():  # the best run of a multirun

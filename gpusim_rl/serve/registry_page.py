@@ -1,4 +1,4 @@
-"""The page of a registry: `python -m gpusim_rl.registry page`.
+"""The page of a registry: `gpusim registry page`.
 
 Each request reads the registry anew. What changes it is a command line in a process of its own,
 which is the one that the terminal has. So the same is refused, in the same line, and a damaged file
@@ -126,7 +126,7 @@ class PageServer(ThreadingHTTPServer):
                 return None
             state = STATES.get(job.process.poll(), "not done")
             lines = self.output.read_text(errors="replace").splitlines()[-LINES:]
-        command = f"gpusim-registry {shlex.join(job.words)}"
+        command = f"gpusim registry {shlex.join(job.words)}"
         command, *lines = (self.with_file_name(x, job.file_name) for x in (command, *lines))
         return {"command": command, "state": state, "lines": lines}
 

@@ -32,7 +32,7 @@ class Actuator:
     delay: Any = number(DELAY_RANGE_S, None)
     stall: Any = number(OF_JOINTS, None)  # N m, dc: torque at speed 0; the servo's force range
     no_load: Any = number(OF_JOINTS, None)  # rad/s, dc: speed at torque 0
-    file: str | None = None  # net: a file that gpusim_rl.fit_actuator wrote
+    file: str | None = None  # net: a file that `gpusim identify actuator` wrote
     # N m, dry, of the driven joints; None: the model's
     friction: Any = number(Range(0, 10**8, null=True), None)
 

@@ -1,6 +1,6 @@
 """`Trainer`: one training with its run directory, its loggers and its table.
 
-`gpusim_rl.commands.train.train` is the whole way from a configuration to a policy in a file. Who
+`gpusim_rl.train` is the whole way from a configuration to a policy in a file. Who
 wants to stop, read and change a training between two rows of metrics uses a `Trainer`:
 
     from gpusim_rl.commands.train import configure
@@ -36,7 +36,6 @@ from gpusim_rl.evaluation import calibrate as calibration
 from gpusim_rl.evaluation import drives
 from gpusim_rl.evaluation import evaluate as evaluation
 from gpusim_rl.evaluation.drives import Drive, add_drives
-from gpusim_rl.report.scores import sentences
 from gpusim_rl.sim.factory import order_of_contacts, solver_cost
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.dashboard import Dashboard
@@ -168,7 +167,7 @@ class Trainer:
         self.sink.close(failed)
 
     def evaluate(self) -> Scores:
-        """The scores of the final evaluation, printed; empty in all processes but the first."""
+        """The scores of the final evaluation; empty in all processes but the first."""
         if self.group.rank > 0:
             return {}
         self.trained_cpu_s = processor_seconds()
@@ -186,8 +185,6 @@ class Trainer:
         values: Row = {f"eval/{key}": x for key, x in scores.items() if x is not None}
         self.sink.write(values | {"iteration": self.loop.iteration.iterations})
         scores["time_s"] = seconds
-        for line in sentences(scores, self.cfg.task.name, len(self.drives)):
-            self.table.say(line)
         return scores
 
     @free_cycles()

@@ -1,6 +1,6 @@
 """Whether a run is what its configuration makes.
 
-    python -m gpusim_rl.verify RUN [ITERATIONS] [task_code=here]
+    gpusim verify RUN [ITERATIONS] [task_code=here]
 
 A run keeps hashes of every tensor of its state (physics, task, networks, optimizer, counters) after
 each of its first iterations. This trains them again on this machine, and says which tensors differ.

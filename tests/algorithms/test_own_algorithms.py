@@ -55,7 +55,7 @@ def test_an_algorithm_of_ones_own(learners):
     assert '"success"' in succeed(learners, "mine", "play.py", *words)
     words = ("mode=gate", "onnx=run/policy.onnx")
     assert "no base that could fall" in refused("play.py", *words, cwd=learners)
-    said = succeed(learners, "mine", "-m gpusim_rl.verify", "run", "task_code=here")
+    said = succeed(learners, "mine", "-m gpusim_rl verify", "run", "task_code=here")
     assert said.count("tensors agree, bit by bit") == 3
 
 

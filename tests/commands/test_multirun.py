@@ -282,10 +282,9 @@ def test_a_training_is_killed(here, monkeypatch, capfd):
 
     thread = threading.Thread(target=kill)
     thread.start()
-    argv = ["train.py", "-m", "iterations=2,99999", "jobs=2", "task=cartpole", "log=none"]
-    monkeypatch.setattr(sys, "argv", [*argv, *SMALL, "report=true"])
+    words = ["-m", "iterations=2,99999", "jobs=2", "task=cartpole", "log=none"]
     with pytest.raises(SystemExit) as end:
-        train.main()
+        train.main([*words, *SMALL, "report=true"])
     thread.join()
     out, err = capfd.readouterr()
     says = "error: 1 of 2 runs failed: iterations_99999 (ended by signal 9)\n"

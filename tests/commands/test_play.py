@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -148,8 +147,7 @@ def test_the_demo_is_shown_as_another_policy(line, film, monkeypatch):
     monkeypatch.setattr(play_mode, "has_display", lambda: False)
     for name in ("video", "web"):
         monkeypatch.setitem(play_mode.MODES, name, play_mode.MODES[name]._replace(run=shown.append))
-    monkeypatch.setattr(sys, "argv", ["play.py", *line.split()])
-    play.main()
+    play.main(line.split())
     assert [(x["onnx"], x["video"]) for x in shown] == [(str(play_mode.DEMO), film)]
 
 

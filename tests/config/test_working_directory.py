@@ -20,7 +20,8 @@ from gpusim_rl.assembly.joining import check_settings
 from gpusim_rl.assembly.models import keep_models
 from gpusim_rl.commands import train as commands
 from gpusim_rl.config import command_line, compose, resume, validate
-from gpusim_rl.core.paths import CONF, PACKAGE, TASKS, find_asset, folders, user_folder
+from gpusim_rl.core import paths
+from gpusim_rl.core.paths import CONF, TASKS, find_asset, folders, user_folder
 from gpusim_rl.core.ranges import SHARE
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.play import replay_failure
@@ -330,10 +331,11 @@ def test_a_run_needs_task_code(here, monkeypatch):
     copied = {
         "/bin/program": "task_code=here",
         "train.py": "python train.py 'run=my run' task_code=here",
-        str(PACKAGE / "verify.py"): "python -m gpusim_rl.verify 'run=my run' task_code=here",
+        "gpusim verify": "gpusim verify 'run=my run' task_code=here",
     }
     for name, line in copied.items():
         monkeypatch.setattr(sys, "argv", [name, "run=my run"])
+        monkeypatch.setattr(paths, "executable", lambda name: name)
         with pytest.raises(ValueError, match=f"{says}{re.escape(line)}$"):
             resume.load_config(run)
     with pytest.raises(ValueError, match=f"'other': choose one of {', '.join(OURS)}; or give task"):

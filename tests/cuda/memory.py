@@ -95,7 +95,7 @@ def peak(run: Path, *words: str) -> int:
     """The most bytes that a training holds."""
     clear()
     before = torch.cuda.memory_reserved() + WARP.held
-    commands.train(commands.configure(*TRAIN, *SMALL, *words, f"run_dir={run}"))
+    commands.train(*TRAIN, *SMALL, *words, f"run_dir={run}")
     return torch.cuda.max_memory_reserved() + WARP.peak - before
 
 

@@ -29,8 +29,7 @@ GPU, NETWORK, LONG, SHELL = "a GPU", "a network", "more than a minute", "a shell
 ENDLESS = "someone who ends it"
 ROBOT = "the log of a robot; tests/identify has one"
 WHEEL = "an environment of its own; tests/test_wheel.py builds and installs the wheel"
-REGISTRY = "python -m gpusim_rl.registry"
-IDENTIFY = "python -m gpusim_rl.identify"
+REGISTRY, IDENTIFY = "gpusim registry", "gpusim identify"
 # Commands that are not run, and what each needs. Their configuration is composed instead.
 LISTED = {
     "git clone … gpusim_rl": NETWORK,
@@ -44,7 +43,7 @@ LISTED = {
     "make gpu-test": GPU,
     "make gpu-check": GPU,
     "make cuda-test": LONG,
-    "make wheel": WHEEL,
+    "make dist": WHEEL,
     "torchrun --standalone --nproc-per-node=2 --max-restarts=3 train.py auto_resume=true "
     "run_dir=runs/two": LONG,
     "python play.py onnx=policy.onnx mode=gate": LONG,
@@ -97,8 +96,6 @@ LISTED = {
 }
 CONFIG = {"train.py": "config", "play.py": "play", "benchmarks.profile": "config"}
 MODULES = {"torchrun": "torch.distributed.run", "pytest": "pytest"}  # in a process of their own
-PLAIN = ("gpusim_rl.verify", "gpusim_rl.fit_actuator", "gpusim_rl.report")  # without conf/
-PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
 
 
 def log_csv(path: Path) -> None:
@@ -135,8 +132,9 @@ def program(line: str) -> tuple[str, list[str]]:
         )
         first, *words = shlex.split(dry.stdout.splitlines()[-1])
         words = [Path(first).name, *words]
-    if words[0] in PROGRAMS:
-        return PROGRAMS[words[0]], words[1:]
+    if words[0] == "gpusim":
+        verb = words[1]
+        return f"{verb}.py" if verb in ("train", "play") else f"gpusim_rl {verb}", words[2:]
     if words[0] == "python":
         return (words[2], words[3:]) if words[1] == "-m" else (words[1], words[2:])
     return words[0], words[1:]
@@ -147,7 +145,7 @@ def shortened(script: str, words: list[str]) -> list[str]:
     name = "train.py" if script == "torchrun" else script
     if script == "pytest":  # a task that trains and is exported: tests/commands/test_new_task.py
         return [*words, "-k", "not training"]
-    if script == "gpusim_rl.fit_actuator":  # any number shows that it runs
+    if script == "gpusim_rl identify" and words[0] == "actuator":  # any number shows that it runs
         return [*(word for word in words if not word.startswith("steps=")), "steps=100"]
     if name not in CONFIG:
         return words
@@ -228,15 +226,8 @@ def test_the_commands_of_a_page_run(page, base, tmp_path):
         if script == "mkdir":
             subprocess.run([script, *words], cwd=here, check=True)
             continue
-        assert script in (
-            *CONFIG,
-            *MODULES,
-            "gpusim_rl.verify",
-            "gpusim_rl.fit_actuator",
-            "gpusim_rl.report",
-            "gpusim_rl.registry",
-            "gpusim_rl.identify",
-        ), f"{page}: {line}: no rule for this command"
+        known = script in (*CONFIG, *MODULES) or script.startswith("gpusim_rl ")
+        assert known, f"{page}: {line}: no rule for this command"
         words = in_place(shortened(script, words), here)
         status, said = run(script, words, here)
         assert status == 0, f"{page}: {line}\n{said}"
@@ -259,10 +250,10 @@ def test_a_listed_command_composes(line, tmp_path, monkeypatch):
     if LISTED[line] == WHEEL:
         assert (script, words[0]) in (("pip", "wheel"), ("pip", "install"))
         return
-    if script == "gpusim_rl.registry":
+    if script == "gpusim_rl registry":
         assert registry.parse(words)[0] == words[0]
         return
-    if script == "gpusim_rl.identify":
+    if script == "gpusim_rl identify":
         assert parse(words, {**identify.DEFAULTS, "seconds": "", "seed": ""}, "")[0]
         return
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")

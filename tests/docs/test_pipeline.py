@@ -38,9 +38,7 @@ STRICT = LAX.replace("gate.limits.success=0", "gate.limits.success=0.99")
 
 def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Call make in a directory, with the programs of this checkout."""
-    programs = {"TRAIN": "train.py", "PLAY": "play.py"}
-    line = [f"{key}={sys.executable} {ROOT / file}" for key, file in programs.items()]
-    line.append(f"REGISTER={sys.executable} -m gpusim_rl.registry")
+    line = [f"GPUSIM={sys.executable} -m gpusim_rl"]
     env = {key: x for key, x in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
     env["PYTHONPATH"] = str(ROOT)
     return subprocess.run(
@@ -87,14 +85,14 @@ def test_what_make_would_do(work):
     assert "Nothing to be done" in make(work).stdout
     os.utime(work / "gate.txt", (2e9 + 9, 2e9 + 9))
     again = make(work, "-n").stdout
-    assert "train.py" not in again and "mode=gate" in again and "promote" in again
+    assert " train " not in again and "mode=gate" in again and "promote" in again
 
 
 def test_a_log_of_the_robot_comes_first(work):
     """What a log says of the robot is identified before a training, which draws from it."""
     (work / "robot.mcap").touch()
     said = make(work, "-n").stdout
-    identified = said.index("gpusim_rl.identify robot.mcap out=conf/ranges/robot.yaml")
+    identified = said.index("gpusim_rl identify robot.mcap out=conf/ranges/robot.yaml")
     assert identified < said.index("$(cat train.txt) ranges=robot run_dir=")
 
 
@@ -107,10 +105,9 @@ def test_a_log_of_a_robot_that_walks(work):
     readings = {name: np.zeros(width) for name, width in policy.needs.items()}
     log(simulated.step(0.0, readings, np.zeros(3), np.array(policy.outputs["safe_pose"])))
     log.close()
-    program = f"IDENTIFY={sys.executable} -m gpusim_rl.identify"
-    said = make(work, "conf/ranges/robot.yaml", program, f"WALKED={demo}").stderr
+    said = make(work, "conf/ranges/robot.yaml", f"WALKED={demo}").stderr
     assert "s of walking: at least 8 s are needed" in said
-    said = make(work, "conf/ranges/robot.yaml", program).stderr
+    said = make(work, "conf/ranges/robot.yaml").stderr
     assert "name its controller with policy=FILE" in said
 
 

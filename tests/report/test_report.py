@@ -265,7 +265,7 @@ def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(metric_writers, "sink", lambda *_, **__: OptionalSink("full", Full()))
     words = ("task=cartpole", *TINY, EXPORTED, "log=none", "report=true")
-    run = train(configure(*words, "iterations=1", "run_dir=run")).path
+    run = train(*words, "iterations=1", "run_dir=run").path
     assert (run / "report.html").is_file()
     error = capsys.readouterr().err
     files, says = ("policy.onnx", "report.html"), "RuntimeError: the logger is full"
@@ -379,9 +379,9 @@ def test_the_command_says_how_it_is_called(tmp_path):
     """Without a word it prints its help and ends with 2; a mistake is answered without torch."""
     here = tmp_path / "here"
     here.mkdir()
-    done = command("-m gpusim_rl.report", cwd=here)
-    assert done.returncode == 2 and "python -m gpusim_rl.report RUN…" in done.stdout
-    says = refused("-m gpusim_rl.report", "nowhere", cwd=here, block="torch mujoco warp")
+    done = command("-m gpusim_rl report", cwd=here)
+    assert done.returncode == 2 and "gpusim report RUN…" in done.stdout
+    says = refused("-m gpusim_rl report", "nowhere", cwd=here, block="torch mujoco warp")
     assert "nowhere is not a directory" in says
 
 
@@ -448,7 +448,7 @@ def test_the_first_screen(tmp_path, monkeypatch):
         "machine CPU of a test, 2 cores commit 0123456789ab",
         "python play.py run=run mode=web",
         "python play.py run=run mode=export out=policy.onnx",
-        "python play.py run=run mode=video seconds=10 && python -m gpusim_rl.report run",
+        "python play.py run=run mode=video seconds=10 && gpusim report run",
     ):
         assert words in text
     assert "mode=gate" not in text  # without a file to judge
@@ -463,7 +463,7 @@ def test_commands_for_a_task_of_the_user(tmp_path, monkeypatch):
     run = make_run(Path("run"), "task_code=here", eval=SCORES)
     commands = [line for _, line in tables.next_commands(summarize(run))]
     assert all("task_code=here" in line for line in commands if "policy.onnx mode" not in line)
-    assert any("&& /elsewhere/bin/python -m gpusim_rl.report run" in line for line in commands)
+    assert any("&& /elsewhere/bin/gpusim report run" in line for line in commands)
     assert all(line.startswith("/elsewhere/bin/python ") for line in commands)
     run = make_run(Path("best"), "export=none", eval=SCORES)
     (run / "policy.onnx").touch()  # of a multirun, which exports its best run

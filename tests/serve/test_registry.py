@@ -333,13 +333,11 @@ def test_old_files_are_removed(store, files):
 
 def run(capsys: Any, *words: str) -> tuple[int, str, str]:
     """(exit code, output, error) of the command in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["gpusim-registry", *words])
-        try:
-            commands.main()
-            code = 0
-        except SystemExit as end:
-            code = int(str(end.code))
+    try:
+        commands.main([*words])
+        code = 0
+    except SystemExit as end:
+        code = int(str(end.code))
     out, error = capsys.readouterr()
     return code, out, error
 

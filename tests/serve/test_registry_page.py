@@ -95,7 +95,7 @@ def page(tmp_path) -> Iterator[PageServer]:
 @contextmanager
 def page_process(folder: Path) -> Iterator[str]:
     """The address of a page in a process of its own, which ends as SIGTERM asks."""
-    line = [sys.executable, "-m", "gpusim_rl.registry", "page", "port=0"]
+    line = [sys.executable, "-m", "gpusim_rl", "registry", "page", "port=0"]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(line, cwd=folder, env=env, text=True, **pipes) as process:
@@ -283,7 +283,7 @@ def test_many_versions_are_not_all_shown(store, page):
         )
     shown = get(page.address)
     assert shown.count('<tr><td class="number">') == ROW_LIMIT + 1
-    assert "2 older ones: <code>gpusim-registry list quadruped</code>" in shown
+    assert "2 older ones: <code>gpusim registry list quadruped</code>" in shown
     assert '<tr><td class="number">1<' in shown and '<tr><td class="number">2<' not in shown
 
 

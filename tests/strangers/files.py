@@ -280,4 +280,4 @@ class Draw:
         (here / "log.csv").write_text("\n".join([",".join(columns), *rows]))
         if self.pick.random() < 0.3:
             self.spoil(here / "log.csv")
-        return Attack("log", "-m gpusim_rl.fit_actuator", ("log.csv", "out=fitted"))
+        return Attack("log", "-m gpusim_rl identify actuator", ("log.csv", "out=fitted"))

@@ -48,7 +48,7 @@ def test_films_are_begun_while_it_trains(tmp_path, monkeypatch):
     monkeypatch.setattr(CheckpointWriter, "save", save)
     monkeypatch.setattr(sys, "executable", shutil.which("true"))
     words = ("task=cartpole", *TINY, "log=none", "run_dir=run", "iterations=6")
-    train(configure(*words, "film_every=2", "log_every=2", "save_every=50"))
+    train(*words, "film_every=2", "log_every=2", "save_every=50")
     assert begun == {2, 4, 6}
 
 

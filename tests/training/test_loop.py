@@ -717,18 +717,18 @@ def test_verify(here, trained):
     """verify trains the first iterations again and finds them equal; where a hash differs, it says
     when and what."""
     shutil.copytree(trained, here / "run")
-    said = succeed("-m gpusim_rl.verify", "run", cwd=here)
+    said = succeed("-m gpusim_rl verify", "run", cwd=here)
     assert said.splitlines()[-1].startswith("iteration 2: all ")
     assert said.count("agree, bit by bit") == 2
     rows = [json.loads(line) for line in (here / "run" / "hashes.jsonl").read_text().splitlines()]
     rows[1]["sha256"]["policy/log_std"] = "0" * 16
     (here / "run" / "hashes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = command("-m gpusim_rl.verify", "run", cwd=here)
+    done = command("-m gpusim_rl verify", "run", cwd=here)
     assert done.returncode == 1 and "iteration 1: all " in done.stdout
     assert "iteration 2: 1 of " in done.stdout and "tensors differ: policy/log_std" in done.stdout
     (here / "run" / "hashes.jsonl").unlink()
-    assert "run keeps no hashes" in refused("-m gpusim_rl.verify", "run", cwd=here)
-    assert "expected a run directory" in refused("-m gpusim_rl.verify", "run", "x", cwd=here)
+    assert "run keeps no hashes" in refused("-m gpusim_rl verify", "run", cwd=here)
+    assert "expected a run directory" in refused("-m gpusim_rl verify", "run", "x", cwd=here)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`gpusim_rl.verify` of runs that are evaluated while they train."""
+"""`gpusim verify` of runs that are evaluated while they train."""
 
 import pytest
 
