@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gpusim_rl.viewer.caption import FASTEST, Caption
+from gpusim_rl.viewer.caption import FASTEST, SETTLED, Caption
 from gpusim_rl.viewer.film import film, open_video
 from tests.disks import fill
 from tests.films import decoded
@@ -30,36 +30,71 @@ def frames(n: int | None = None):
         yield i / 100, qpos if n is None else np.tile(qpos, (n, 1))
 
 
+def placed(m: mujoco.MjModel, x: float = 0.0, heading: float = 0.0) -> mujoco.MjData:
+    """The ball at a place on the x axis [m], turned about z [rad]."""
+    data = mujoco.MjData(m)
+    data.qpos[: m.nq] = [x, 0, 0, np.cos(heading / 2), 0, 0, np.sin(heading / 2)][: m.nq]
+    mujoco.mj_kinematics(m, data)
+    return data
+
+
 def test_a_caption_says_command_and_speed():
     """Each number of the command stands with its name and unit; the speed is the mean of 0.4 s."""
-    caption = Caption(model(), WALK, lambda t: np.array([2.1, -t]))
+    m = model()
+    caption = Caption(m, WALK, lambda t: np.array([2.1, -t]))
     for i in range(100):
-        text = caption.text(0.01 * i, np.array([0.02 * i, 0.0, 0.0]))
+        text = caption.text(0.01 * i, placed(m, 0.02 * i))
     assert text.split(caption.GAP) == ["forward 2.10 m/s", "turn -0.99 rad/s", "speed 2.00 m/s"]
-    far = np.array([100.0, 0.0, 0.0])  # it has begun again
-    assert 100.0 > FASTEST and caption.text(1.0, far).endswith("speed 0.00 m/s")
+    # it has begun again
+    assert 100.0 > FASTEST and caption.text(1.0, placed(m, 100.0)).endswith("speed 0.00 m/s")
     assert caption.text(1.0, None) == f"forward 2.10 m/s{caption.GAP}turn -1.00 rad/s"
 
 
-def test_a_caption_marks_a_speed_that_differs_from_the_command():
-    """The speed says what it was to be, and stands out in the picture; a robot that has just begun
-    is not marked."""
-    marks = {}
-    for command in (2.1, 0.5):
-        caption = Caption(model(), WALK, lambda t, x=command: np.array([x, 0.0]))
-        parts = [caption.parts(0.01 * i, np.array([0.02 * i, 0.0, 0.0])) for i in range(100)]
-        assert not any(differs for part in parts[:30] for _, differs in part)
-        grey = np.full((480, 720, 3), 127, np.uint8)
-        written = caption.write(grey, 1.0, np.array([2.0, 0.0, 0.0])).astype(int)
-        marks[command] = (parts[-1][-1], (written[..., 0] - written[..., 2] > 90).sum())
-    assert marks[2.1] == (("speed 2.00 m/s", False), 0)
-    assert marks[0.5][0] == ("speed 2.00 of 0.50 m/s", True) and marks[0.5][1] > 100
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ([2.1, 0.0, 0.5], None),
+        ([0.5, 0.0, 0.5], "speed 2.00 of 0.50 m/s"),
+        ([2.0, 0.0, 1.0], "turns 0.50 of 1.00 rad/s"),
+    ],
+)
+def test_a_caption_marks_what_differs_from_the_command(command, says):
+    """It says what was to be, and stands out in the picture; but not while a command is young."""
+    m, walk = model(), {"names": [*"xyz"], "units": ["m/s", "m/s", "rad/s"]}
+    caption = Caption(m, walk, lambda t: np.array(command) + (t >= 1.5))
+    marks = []
+    for i in range(300):
+        marks.append(
+            [x for x, lit in caption.parts(0.01 * i, placed(m, 0.02 * i, 0.005 * i)) if lit]
+        )
+    young = round(100 * SETTLED)
+    assert not any(marks[:young]) and not any(marks[150 : 150 + young])
+    assert all(marks[150 + young :])  # the last command is another one
+    assert marks[149] == [says] * (says is not None)
+    grey = np.full((480, 720, 3), 127, np.uint8)
+    caption = Caption(m, walk, lambda t: np.array(command))
+    for i in range(150):
+        written = caption.write(grey, 0.01 * i, placed(m, 0.02 * i, 0.005 * i)).astype(int)
+    assert ((written[..., 0] - written[..., 2] > 90).sum() > 100) == (says is not None)
+
+
+def test_a_caption_says_how_far_the_goal_is():
+    """Of the body that travels, or of an arm's tool; what the command does not say does not count."""
+    m, goal = model(), {"names": ["x", "y"], "units": ["m", "m"], "shown_by": "goal"}
+    caption = Caption(m, goal, lambda t: np.array([0.3, 0.4]))
+    assert "0.50 m from the goal" in caption.text(0.0, placed(m))
+    arm = """<mujoco><worldbody><body><joint/><geom size='.1'/><site name='tool' pos='0 0 1'/></body>
+        </worldbody><sensor><framepos name='tool_position' objtype='site' objname='tool'/></sensor>
+        </mujoco>"""
+    m = mujoco.MjModel.from_xml_string(arm)
+    caption = Caption(m, goal | {"names": [*"xyz"], "units": ["m"] * 3}, lambda t: np.zeros(3))
+    assert caption.text(0.0, placed(m)).endswith("1.00 m from the goal")
 
 
 def test_a_caption_leaves_out_what_says_nothing():
     """A base that only turns has no speed, a rotation has no numbers, and a policy may have no
     command. Names from a stranger's file are short and printable."""
-    assert Caption(model("joint")).text(0.0, np.zeros(3)) == ""
+    assert Caption(m := model("joint")).text(0.0, placed(m)) == ""
     pose = {"names": ["x", "qw", "qx", "qy", "qz"], "units": ["m", *"1111"], "lean": 0.1}
     command = np.array([0.1, 1, 0, 0, 0])
     assert Caption(model("joint"), pose, lambda t: command).text(0.0, None) == "x 0.10 m"
@@ -71,7 +106,7 @@ def test_a_caption_leaves_out_what_says_nothing():
 def test_a_caption_is_in_the_picture():
     """Its letters stand in a dark bar at the lower edge; the rest of the picture stays."""
     grey = np.full((480, 720, 3), 127, np.uint8)
-    written = Caption(model()).write(grey, 0.0, np.zeros(3)).astype(int)
+    written = Caption(m := model()).write(grey, 0.0, placed(m)).astype(int)
     bar = written[-32:]
     assert (bar[:, 200:] < 64).all() and bar[:, :160].max() > 225
     assert (written[:-32] == 127).all() and (grey == 127).all()
