@@ -79,12 +79,12 @@ def test_a_caption_marks_what_differs_from_the_command(command, says):
 
 
 def test_a_caption_says_how_far_the_goal_is():
-    """Of the body that travels, or of an arm's tool; what the command does not say does not count."""
+    """Of the body that travels, or of an arm's tool; along what the command says."""
     m, goal = model(), {"names": ["x", "y"], "units": ["m", "m"], "shown_by": "goal"}
     caption = Caption(m, goal, lambda t: np.array([0.3, 0.4]))
     assert "0.50 m from the goal" in caption.text(0.0, placed(m))
-    arm = """<mujoco><worldbody><body><joint/><geom size='.1'/><site name='tool' pos='0 0 1'/></body>
-        </worldbody><sensor><framepos name='tool_position' objtype='site' objname='tool'/></sensor>
+    arm = """<mujoco><worldbody><body><joint/><geom size='.1'/><site name='tool' pos='0 0 1'/>
+        </body></worldbody><sensor><framepos name='tool_position' objtype='site' objname='tool'/></sensor>
         </mujoco>"""
     m = mujoco.MjModel.from_xml_string(arm)
     caption = Caption(m, goal | {"names": [*"xyz"], "units": ["m"] * 3}, lambda t: np.zeros(3))
