@@ -84,8 +84,8 @@ def test_a_caption_says_how_far_the_goal_is():
     caption = Caption(m, goal, lambda t: np.array([0.3, 0.4]))
     assert "0.50 m from the goal" in caption.text(0.0, placed(m))
     arm = """<mujoco><worldbody><body><joint/><geom size='.1'/><site name='tool' pos='0 0 1'/>
-        </body></worldbody><sensor><framepos name='tool_position' objtype='site' objname='tool'/></sensor>
-        </mujoco>"""
+        </body></worldbody><sensor>
+        <framepos name='tool_position' objtype='site' objname='tool'/></sensor></mujoco>"""
     m = mujoco.MjModel.from_xml_string(arm)
     caption = Caption(m, goal | {"names": [*"xyz"], "units": ["m"] * 3}, lambda t: np.zeros(3))
     assert caption.text(0.0, placed(m)).endswith("1.00 m from the goal")
