@@ -140,8 +140,9 @@ def train_or_exit(cfg: "Config") -> None:
     except (PeerLost, TrainingFailed) as error:
         errors.exit_with_error(str(error), 1)
     see = " ".join([program("play"), f"run={result.path}", *code_words(trainer.cfg.plain)])
-    trainer.table.say(f"wrote {files_of(trainer)}; see it: {see}")
+    trainer.table.say(f"wrote {files_of(trainer)}")
     trainer.table.say(trainer.cost())
+    trainer.table.say(f"see it: {see}", copied=True)
     if line := unlearned(cfg.recipe, cfg.plain):
         trainer.table.say(line)
     if result.refused:
@@ -152,9 +153,8 @@ def exit_stopped(trainer: "Trainer", result: "Result") -> NoReturn:
     """Say how a training continues that a signal has ended, and exit."""
     failure = result.failure and f", but its checkpoint could not be written: {result.failure}"
     overrides = [program("train"), f"resume={result.path}", *code_words(trainer.cfg.plain)]
-    trainer.table.say(
-        f"stopped after iteration {result.iterations}; {' '.join(overrides)} continues{failure}"
-    )
+    stop = f"stopped after iteration {result.iterations}; {' '.join(overrides)} continues{failure}"
+    trainer.table.say(stop, copied=True)
     raise SystemExit(128 + result.signal)
 
 

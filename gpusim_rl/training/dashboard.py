@@ -73,9 +73,10 @@ class Dashboard:
         if self.live:
             self.live.stop()
 
-    def say(self, message: str) -> None:
-        """Print a line above the table."""
-        self.console.print(printable(message), highlight=False, markup=False, soft_wrap=True)
+    def say(self, message: str, copied: bool = False) -> None:
+        """Print a line above the table. A terminal breaks it between words, unless it is copied."""
+        whole = copied or not self.console.is_terminal
+        self.console.print(printable(message), highlight=False, markup=False, soft_wrap=whole)
         self.lines.append(printable(message))
 
     def show(self, row: Row, trained_s: float) -> None:

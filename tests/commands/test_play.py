@@ -39,8 +39,14 @@ def test_train_says_where_the_run_is(trained):
     assert lines[0].startswith("run: run; physics while learning: timesteps of 10 ms") and lines[
         -2
     ].endswith("see it: python play.py run=run")
-    assert lines[-6].startswith("iteration 2/2  0.00 M steps") and lines[-5].startswith("bound by")
-    assert lines[-4].startswith("evaluating ") and lines[-3].startswith("success ")
+    assert lines[-9].startswith("iteration 2/2  0.00 M steps") and lines[-8].startswith("bound by")
+    assert lines[-7].startswith("evaluating ") and re.match(
+        r"success 0\.\d{3} \(\d\.\d{3} to \d\.\d{3}\) of 4 episodes, follows \d+ of 35 commands",
+        lines[-6],
+    )
+    assert lines[-5].startswith("velocity rmse 0.") and "m/s, yaw rmse" in lines[-5]
+    assert lines[-4] == "wrote run/eval.json and run/policy.onnx"
+    assert re.fullmatch(r"\d+ CPU s of training, \d+ of evaluation, export and report", lines[-3])
     assert lines[-1].startswith("the policy did not learn late readings, ")
 
 

@@ -140,7 +140,7 @@ def test_a_report_of_before_is_not_said_to_be_written(here, monkeypatch, capsys)
     words = ("iterations=1", "run_dir=run", "auto_resume=true", "report=true")
     train.train_or_exit(configured(*words))
     out, err = capsys.readouterr()
-    assert err.startswith("no run/report.html: ") and "wrote run/eval.json; see it" in out
+    assert err.startswith("no run/report.html: ") and "wrote run/eval.json\n" in out
 
 
 def no_room(path: Path, data: bytes) -> None:
