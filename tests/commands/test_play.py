@@ -44,7 +44,7 @@ def test_train_says_where_the_run_is(trained):
         r"success 0\.\d{3} \(\d\.\d{3} to \d\.\d{3}\) of 4 episodes, follows \d+ of 35 commands",
         lines[-6],
     )
-    assert lines[-5].startswith("velocity rmse 0.") and "m/s, yaw rmse" in lines[-5]
+    assert lines[-5].startswith("foot lift 0.") and lines[-5].endswith(" J/m")
     assert lines[-4] == "wrote run/eval.json and run/policy.onnx"
     assert re.fullmatch(r"\d+ CPU s of training, \d+ of evaluation, export and report", lines[-3])
     assert lines[-1].startswith("the policy did not learn late readings, ")

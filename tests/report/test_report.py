@@ -246,7 +246,7 @@ def test_a_training_writes_its_report(tmp_path):
     here.mkdir()
     words = ("task=cartpole", *TINY, "log=none", "report=true")
     said = succeed("train.py", *words, "iterations=2", "run_dir=run", cwd=here)
-    assert "run/report.html" in said.splitlines()[-1]
+    assert "run/report.html" in said.splitlines()[-3]
     assert "Finished: 2 of 2 iterations." in (here / "run" / "report.html").read_text()
     worse = ("algo.learning_rate=1e30", "algo.lr_max=1e30", "iterations=20", "rollbacks=0")
     done = command("train.py", *words, *worse, "run_dir=bad", cwd=here)
