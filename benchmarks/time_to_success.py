@@ -176,10 +176,10 @@ def wait(iteration: Iteration) -> None:
 
 def scores_of(iteration: Iteration, section: Any, episodes: int) -> dict[str, Any]:
     """The scores of the final evaluation of a policy: of its drives too, if it has them."""
-    told = trainer.as_told(iteration, section.weights)  # it calibrates the policy
+    told = trainer.tracking(iteration, section.weights)  # it calibrates the policy
     scores = trainer.evaluate(section, iteration, SEED, episodes)
     passed = scores["success"] or 0.0
-    return scores | {"as_told": told, "episodes_passed": passed, "success": passed * told}
+    return scores | {"tracking": told, "episodes_passed": passed, "success": passed * told}
 
 
 def judge(

@@ -121,13 +121,13 @@ def drive_scores(drives: list[Drive], names: tuple[str, ...]) -> Scores:
     """The scores of drives, in the units of the command.
 
     Returns:
-        `as_told` is the share of drives without a failure, `not_<why>` that which fails for a
+        `tracking` is the share of drives without a failure, `not_<why>` that which fails for a
         reason. For each axis, of the drives that ask for it alone: `bias_<name>` is the mean error,
         and `dead_<name>` the largest command of which less than half was done. They are None if no
         drive tells.
     """
     failed = [why for x in drives for why in x.failed]
-    scores: Scores = {"as_told": share_as_told(drives)}
+    scores: Scores = {"tracking": share_tracked(drives)}
     scores |= {f"not_{why}": failed.count(why) / len(drives) for why in dict.fromkeys(failed)}
     for axis, name in enumerate(names):
         alone = [x for x in drives if x.asked[axis] and sum(map(bool, x.asked)) == 1]
@@ -139,7 +139,7 @@ def drive_scores(drives: list[Drive], names: tuple[str, ...]) -> Scores:
     return scores
 
 
-def share_as_told(drives: list[Drive]) -> float:
+def share_tracked(drives: list[Drive]) -> float:
     """The share of drives without a failure."""
     return sum(not x.failed for x in drives) / len(drives)
 
@@ -153,7 +153,7 @@ def add_drives(scores: Scores, drives: list[Drive], task: Task) -> Scores:
     if not drives or task.command is None:
         return scores
     passed, driven = scores["success"] or 0.0, drive_scores(drives, task.command.names)
-    success = passed * (driven["as_told"] or 0.0)
+    success = passed * (driven["tracking"] or 0.0)
     return {**scores, "success": success, "episodes_passed": passed} | driven
 
 

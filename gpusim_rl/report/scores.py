@@ -27,13 +27,13 @@ MISSED = {
 PER_EPISODE = {"falls_per_episode": "falls", "crashes_per_episode": "crashes"}
 # Score, or `<task>.<score>` where tasks differ → its unit and its meaning.
 MEANINGS = {
-    "success": ("", "share of episodes without a failure, times as_told if there is one"),
+    "success": ("", "share of episodes without a failure, times tracking if there is one"),
     "episodes": ("", "evaluated episodes"),
     "return": ("", "mean sum of the rewards of an episode"),
     "time_s": ("s", "time of training, without evaluations"),
     # walking
     "episodes_passed": ("", "share of episodes without a fall, with small errors"),
-    "as_told": ("", "share of constant commands that were followed within the bounds"),
+    "tracking": ("", "share of constant commands that were followed within the bounds"),
     "velocity_rmse": ("m/s", "error of the velocity, root mean square"),
     "yaw_rmse": ("rad/s", "error of the yaw rate, root mean square"),
     "falls_per_episode": ("", "mean number of falls"),
@@ -132,12 +132,12 @@ def episodes_of(scores: Mapping[str, Any]) -> int:
 def interval(scores: Mapping[str, Any], name: str = "success") -> tuple[float, float] | None:
     """The 95 % interval (Wilson) of a score that is a share of the episodes; else None.
 
-    `success` of a robot that walks is the share of its episodes times `as_told`. The commands of
+    `success` of a robot that walks is the share of its episodes times `tracking`. The commands of
     the latter are no sample, so the interval is that of the episodes, times it.
     """
     count, value, factor = episodes_of(scores), scores.get(name), 1.0
     if name == "success" and "episodes_passed" in scores:
-        value, factor = scores["episodes_passed"], scores.get("as_told", 1.0)
+        value, factor = scores["episodes_passed"], scores.get("tracking", 1.0)
     if name not in PROPORTIONS or value is None or not count:
         return None
     if not (0 <= value <= 1 and 0 <= factor <= 1):
@@ -156,7 +156,7 @@ def sentences(scores: Mapping[str, Any], task: str, commands: int) -> list[str]:
     success = "unknown" if scores["success"] is None else f"{scores['success']:.3f}"
     first = f"success {success}{f' ({ends})' if ends else ''} of {scores['episodes']} episodes"
     if commands:
-        first += f", follows {round(scores['as_told'] * commands)} of {commands} commands"
+        first += f", follows {round(scores['tracking'] * commands)} of {commands} commands"
     if scores.get("fell"):
         first += f", falls in {round(scores['fell'] * scores['episodes'])}"
     units = [

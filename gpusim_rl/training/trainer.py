@@ -278,14 +278,14 @@ def success(cfg: Config, iteration: Iteration) -> float:
     # curriculum follows is the share of episodes alone.
     if plan.needs_evaluation or not cfg.stop_at or share < cfg.stop_at:
         return share
-    return share * as_told(iteration, section.weights)
+    return share * tracking(iteration, section.weights)
 
 
 @free_cycles()
-def as_told(iteration: Iteration, weights: dict[str, float]) -> float:
+def tracking(iteration: Iteration, weights: dict[str, float]) -> float:
     """The share of drives without a failure, calibrated; 1 for a task that is not driven."""
     if iteration.env.task.drives is None:
         return 1.0
-    return drives.share_as_told(
+    return drives.share_tracked(
         calibration.calibrate(iteration.env, iteration.policy, weights=weights)
     )

@@ -130,14 +130,14 @@ def test_drives_count(monkeypatch):
         calls.append("episodes")
         return {"success": 0.8}
 
-    def as_told(iteration, weights):
+    def tracking(iteration, weights):
         calls.append("drives")
         return 0.5
 
     monkeypatch.setattr(time_to_success.trainer, "evaluate", evaluate)
-    monkeypatch.setattr(time_to_success.trainer, "as_told", as_told)
+    monkeypatch.setattr(time_to_success.trainer, "tracking", tracking)
     scores = time_to_success.scores_of(None, SimpleNamespace(weights={}), 4)
-    assert scores == {"success": 0.4, "as_told": 0.5, "episodes_passed": 0.8}
+    assert scores == {"success": 0.4, "tracking": 0.5, "episodes_passed": 0.8}
     assert calls == ["drives", "episodes"]
 
 

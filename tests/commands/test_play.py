@@ -184,8 +184,8 @@ def test_evaluate(here, trained):
     assert played | {"success": scores["episodes_passed"]} == episodes
     driven = {f"{x}_{axis}" for x in ("bias", "dead") for axis in ("forward", "left", "turn")}
     causes = {key for key in scores if key.startswith("not_")}
-    assert {*scores} - {*episodes} - causes == {"as_told", "episodes_passed"} | driven
-    assert scores["success"] == scores["episodes_passed"] * scores["as_told"]
+    assert {*scores} - {*episodes} - causes == {"tracking", "episodes_passed"} | driven
+    assert scores["success"] == scores["episodes_passed"] * scores["tracking"]
     at_the_end = json.loads((trained / "eval.json").read_text())
     assert scores == {key: value for key, value in at_the_end.items() if key != "time_s"}
 

@@ -349,7 +349,7 @@ def test_success_is_measured_where_the_numbers_are(tmp_path, monkeypatch):
     that is resumed on the way goes on with the same numbers."""
     words = (written({"task.fastest": schedule(*FASTEST, 0.3, 0.8, "success")}), "stop_at=0.9")
     every = []
-    monkeypatch.setattr(trainer, "as_told", lambda *_: 1.0)
+    monkeypatch.setattr(trainer, "tracking", lambda *_: 1.0)
     for name, parts in (("whole", (40,)), ("parts", (5, 40))):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)

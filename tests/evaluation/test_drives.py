@@ -114,7 +114,7 @@ def test_scores_of_drives():
         Drive([0.5, 0.3, 0.0], [9.0, 0.3, 0.0], ["forward"]),
     ]
     scores = drives.drive_scores(rows, NAMES)
-    assert scores["as_told"] == pytest.approx(2 / 6) == drives.share_as_told(rows)
+    assert scores["tracking"] == pytest.approx(2 / 6) == drives.share_tracked(rows)
     assert scores["not_forward"] == pytest.approx(3 / 6)
     assert scores["not_power"] == scores["not_fell"] == pytest.approx(1 / 6)
     assert scores["bias_forward"] == pytest.approx((-0.06 - 0.07 + 0.1) / 3)
@@ -128,7 +128,7 @@ def test_success_counts_the_drives():
     rows = [Drive([1.0, 0.0, 0.0], [1.0, 0.0, 0.0]), Drive([0.0] * 3, [1.0, 0.0, 0.0], ["forward"])]
     scores = drives.add_drives(episodes, rows, make_task("quadruped"))
     assert scores["success"] == pytest.approx(0.45) and scores["episodes_passed"] == 0.9
-    assert scores["fell"] == 0.1 and scores["as_told"] == 0.5
+    assert scores["fell"] == 0.1 and scores["tracking"] == 0.5
     assert drives.add_drives(episodes, [], make_task("cartpole")) == episodes
 
 

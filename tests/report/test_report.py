@@ -497,13 +497,13 @@ def test_a_command_can_be_copied(tmp_path):
 
 
 def test_the_interval_of_a_product(tmp_path):
-    """Success of a robot that walks has the interval of its episodes, times `as_told`."""
-    product = {"success": 0.375, "episodes_passed": 0.75, "as_told": 0.5, "episodes": 512}
+    """Success of a robot that walks has the interval of its episodes, times `tracking`."""
+    product = {"success": 0.375, "episodes_passed": 0.75, "tracking": 0.5, "episodes": 512}
     run = summarize(make_run(tmp_path / "run", eval=product))
     low, high = wilson(384, 512)
     assert scores.interval(run.scores) == (low / 2, high / 2)
     assert scores.interval(run.scores, "episodes_passed") == (low, high)
-    assert scores.interval(run.scores, "as_told") is None
+    assert scores.interval(run.scores, "tracking") is None
 
 
 def test_scores_have_units_and_meanings(tmp_path):

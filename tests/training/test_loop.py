@@ -381,7 +381,7 @@ def test_roll_backs_outlive_restarts(here, monkeypatch, capsys):
 
 def test_a_reached_success_is_remembered(here, monkeypatch):
     """A run that reached stop_at trains no further when it is resumed."""
-    monkeypatch.setattr("gpusim_rl.training.trainer.as_told", lambda *_: 1.0)
+    monkeypatch.setattr("gpusim_rl.training.trainer.tracking", lambda *_: 1.0)
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *a, **k: {"success": 0.9})
     train.train_or_exit(configured("iterations=6", "stop_at=0.8", "eval_every=2", "run_dir=run"))
     Trainer(check_words("resume=run")).train()
