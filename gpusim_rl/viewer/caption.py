@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mujoco import MjData, MjModel
 
 MEAN = 0.4  # s over which the speed is averaged
-SETTLED = 1.0  # s: age of a command from which on the robot should do what it says
+SETTLED = 0.8  # s: age of a command from which on the robot should do what it says
 FASTEST = 30.0  # m/s; a robot that is faster has begun again somewhere else
 ALLOWED = 0.25  # m/s and rad/s by which a robot may miss the command, as in an evaluation
 SHADE = 0.35  # share of a picture's light that is left under the bar
