@@ -20,7 +20,7 @@ import numpy as np
 
 from gpusim_rl.robots.free_bodies import free_base, robot_joint
 from gpusim_rl.viewer.edges import smooth_edges
-from gpusim_rl.viewer.stage import Stage
+from gpusim_rl.viewer.stage import Stage, horizon_color
 
 if TYPE_CHECKING:
     from mujoco import MjData, MjModel, MjvCamera, Renderer
@@ -138,6 +138,8 @@ def make_renderer(model: "MjModel", height: int, width: int) -> "Renderer":
 
     screen = model.vis.global_
     screen.offwidth, screen.offheight = max(width, screen.offwidth), max(height, screen.offheight)
+    if (model.vis.rgba.haze == 1.0).all():  # MuJoCo's own white would be a bar above the ground
+        model.vis.rgba.haze[:3] = horizon_color(model)
     before = {name: x for name, x in vars(gl_context).items() if name == "GLContext"}
     try:
         fast = check_context(context_class)

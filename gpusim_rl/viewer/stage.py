@@ -27,6 +27,7 @@ STAGE = """
   <worldbody><geom type="plane" size="0 0 1" material="light"/></worldbody>
 </mujoco>"""
 HORIZON = (0.86, 0.90, 0.95, 1.0)
+HAZE = np.array([0.64, 0.72, 0.83])  # of the gradient's middle
 ROLES = 10  # textures that a material may have
 COLOR = 1  # the role of the one that colors it
 GROUNDS = (0.71, 0.75, 0.80), (0.20, 0.24, 0.31)  # mean colors of its materials
@@ -40,6 +41,21 @@ LAMPS = (
     ((-0.6, 0.7, -0.4), (0.22, 0.24, 0.28)),
 )
 AMBIENT, HEADLIGHT = 0.38, 0.2
+
+
+def horizon_color(model: "MjModel") -> np.ndarray:
+    """(3,) the color of the sky at the horizon: of the model's own sky, or of the stage's."""
+    import mujoco
+
+    skies = np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX)
+    if not len(skies):
+        return HAZE
+    first, width, channels = (
+        x[skies[0]] for x in (model.tex_adr, model.tex_width, model.tex_nchannel)
+    )
+    # faces lie one above the other: the middle row of the first, which is at a side
+    row = model.tex_data[first:][width // 2 * width * channels :][: width * channels]
+    return row.reshape(-1, channels)[:, :3].mean(0) / 255
 
 
 class Stage:
