@@ -32,10 +32,9 @@ def rotations(description: Description) -> list[Turn]:
     rows = description.get("rotations", [])
     if "lean" in description:
         rows = [{**description, "first": len(description["names"]) - 4}]
-    places = [slice(row["first"], row["first"] + 4) for row in rows]
     return [
-        Turn(place, row["lean"], row.get("spin", math.pi))
-        for place, row in zip(places, rows, strict=True)
+        Turn(slice(row["first"], row["first"] + 4), row["lean"], row.get("spin", math.pi))
+        for row in rows
     ]
 
 
