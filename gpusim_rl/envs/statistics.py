@@ -84,14 +84,9 @@ class Statistics:
             f"measure/{name}": self.group.all_reduce(value.mean()[None]) / self.group.size
             for name, value in measures.items()
         }
-        values = torch.cat(
-            [
-                # a copy, as the sum over processes is written in place
-                self.group.all_reduce(self.term_sums.clone()),
-                self.group.all_reduce(self.sums.clone()),
-                *means.values(),
-            ]
-        )
+        # copies, as a sum over processes is written in place
+        sums = [self.group.all_reduce(x.clone()) for x in (self.term_sums, self.sums)]
+        values = torch.cat([*sums, *means.values()])
         self.totals.zero_()
         return [*(f"reward/{name}" for name in self.terms), *SUMS, *means], values
 
@@ -103,10 +98,8 @@ class Statistics:
             name: value / steps for name, value in sums.items() if name.startswith("reward/")
         }
         if episodes:
-            sums_of_episodes = (sums["returns"], sums["lengths"] * self.dt, sums["terminations"])
-            self._ended = dict(
-                zip(self._ended, (value / episodes for value in sums_of_episodes), strict=True)
-            )
+            ended = (sums["returns"], sums["lengths"] * self.dt, sums["terminations"])
+            self._ended = dict(zip(self._ended, (x / episodes for x in ended), strict=True))
         metrics |= self._ended | {"fault": sums["faults"], "overflow": sums["overflows"]}
         return metrics | {
             name: value for name, value in sums.items() if name.startswith("measure/")

@@ -43,7 +43,15 @@ def find_base(spec: mujoco.MjSpec, name: str | None) -> mujoco.MjsBody:
     the world with joints."""
     if name is not None:
         names = [body.name for body in spec.bodies[1:]]
-        return check_floats(spec.body(check_name("base", "body", name, names)))
+        base = root = spec.body(check_name("base", "body", name, names))
+        while root.parent.name != "world":
+            root = root.parent
+        if root.name != base.name:
+            raise RobotError(
+                f"robot.base: {name!r} is inside of {root.name!r}, and only a child of the world "
+                f"can float: name {root.name!r}, or take {name!r} out of it in the file"
+            )
+        return base
     free = [joint.parent for joint in spec.joints if joint.type == FREE]
     if len(free) > 1:
         raise RobotError(
@@ -57,20 +65,6 @@ def find_base(spec: mujoco.MjSpec, name: str | None) -> mujoco.MjsBody:
             f"robot.base: {len(roots)} bodies could be the base, name one of {choices}"
         )
     return roots[0]
-
-
-def check_floats(base: mujoco.MjsBody) -> mujoco.MjsBody:
-    """The base, if it is a child of the world, as a body with a free joint must be; else
-    RobotError."""
-    root = base
-    while root.parent.name != "world":
-        root = root.parent
-    if root.name != base.name:
-        raise RobotError(
-            f"robot.base: {base.name!r} is inside of {root.name!r}, and only a child of the world "
-            f"can float: name {root.name!r}, or take {base.name!r} out of it in the file"
-        )
-    return base
 
 
 # Why: docs/decisions/robots.md

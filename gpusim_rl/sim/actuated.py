@@ -55,7 +55,7 @@ def engine(sim: Sim) -> Sim:
 
 
 # Why: docs/decisions/actuators.md
-class ActuatedSim:
+class ActuatedSim(Sim):
     """`Sim` around another: a timestep applies the torque for the targets of `delay` seconds ago.
 
     Args:
@@ -224,9 +224,6 @@ class ActuatedSim:
 
     def refresh(self) -> None:
         self.inner.refresh()
-
-    def fault(self) -> Tensor:
-        return self._fault
 
     def exceeded(self) -> dict[str, int]:
         return self.inner.exceeded()

@@ -1,7 +1,8 @@
 """A library of patches as arrays, with a raster to look heights up."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import mujoco
 import numpy as np
@@ -31,10 +32,11 @@ class Library:
     planes: np.ndarray
 
 
+@cache  # for the other tasks of a process
 def make_library(
-    kinds: Mapping[str, Kind], names: Sequence[str], *, levels: int, variants: int, seed: int
+    kinds: tuple[tuple[str, Kind], ...], levels: int, variants: int, seed: int
 ) -> Library:
-    """The patches of the kinds of these names.
+    """The patches of these kinds, by name.
 
     Each patch is a function of seed, kind, level and variant: no other kind changes it.
 
@@ -42,11 +44,11 @@ def make_library(
         ValueError: a kind makes no patch, or one of too many boxes.
     """
     patches = []
-    for name in names:
+    for name, kind in kinds:
         for level in range(levels):
             for variant in range(variants):
                 rng = np.random.default_rng([seed, level, variant, *name.encode()])
-                patch = kinds[name](level / max(levels - 1, 1), rng)
+                patch = kind(level / max(levels - 1, 1), rng)
                 check_patch(name, patch)
                 patches.append(patch)
     return as_arrays(patches)

@@ -1,7 +1,6 @@
 """The ground of B worlds: each has a patch of its own, which changes when an episode begins."""
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import mujoco
@@ -66,8 +65,7 @@ class Patches:
         self.kinds, self.levels, self.variants = kinds, levels, variants
         self.first_level, self.level = first_level, level
         named = tuple((name, choices[name]) for name in kinds)
-        library = cached_library(named, levels, variants, seed)
-        self._store(library, device)
+        self._store(library := make_library(named, levels, variants, seed), device)
         first, self.plane = find_slots(mjm)
         self.boxes = slice(first, first + BOXES)
         low, high = friction
@@ -158,10 +156,9 @@ class Patches:
         chosen = patch if rows is None else patch[rows]
         for name in FIELDS:
             field = sim.model(name)
-            value = (
-                self.values[name][chosen].to(field.dtype).view(-1, *field[:, self.boxes].shape[1:])
-            )
-            write_rows(field[:, self.boxes], rows, mask, value)
+            boxes = field[:, self.boxes]
+            value = self.values[name][chosen].to(field.dtype).view(-1, *boxes.shape[1:])
+            write_rows(boxes, rows, mask, value)
         height = sim.model("geom_pos")[:, self.plane, 2]
         write_rows(height, rows, mask, self.values["floor"][chosen].to(height.dtype))
 
@@ -173,15 +170,6 @@ def write_rows(target: Tensor, rows: Tensor | None, mask: Tensor, value: Tensor)
     else:
         mask = mask.view(-1, *[1] * (target.ndim - 1))
         torch.where(mask, value, target, out=target)
-
-
-@cache
-def cached_library(
-    kinds: tuple[tuple[str, Kind], ...], levels: int, variants: int, seed: int
-) -> Library:
-    """`make_library`, kept for the other tasks of this process."""
-    names = [name for name, _ in kinds]
-    return make_library(dict(kinds), names, levels=levels, variants=variants, seed=seed)
 
 
 def pose_columns(mjm: mujoco.MjModel) -> slice:

@@ -53,7 +53,11 @@ def prepare_arm(
     body = spec.body(original.body(tool.body).name)
     body.add_site(name=TOOL, pos=tool.pos, quat=tool.quat, group=common.HIDDEN)
     add_goals(spec)
-    add_sensors(spec, joints)
+    site = dict(objtype=common.OBJECT.mjOBJ_SITE, objname=TOOL)
+    # the task reads ranges of sensors in this order
+    spec.add_sensor(name="tool_position", type=common.SENSOR.mjSENS_FRAMEPOS, **site)
+    spec.add_sensor(name="tool_rotation", type=common.SENSOR.mjSENS_FRAMEQUAT, **site)
+    common.add_torque_sensors(spec, {joint: joint for joint in joints})
 
 
 def turned(tool: Tool, angle: float) -> Array:
@@ -132,14 +136,6 @@ def add_goals(spec: mujoco.MjSpec) -> None:
             body = spec.worldbody.add_body(name=name, pos=[0, 0, -10])
             for kind, size, place in parts:
                 body.add_geom(type=kind, size=size, pos=place, **look)
-
-
-def add_sensors(spec: mujoco.MjSpec, joints: list[str]) -> None:
-    """Add the sensors that the task reads, in place. It reads ranges of them in this order."""
-    site = dict(objtype=common.OBJECT.mjOBJ_SITE, objname=TOOL)
-    spec.add_sensor(name="tool_position", type=common.SENSOR.mjSENS_FRAMEPOS, **site)
-    spec.add_sensor(name="tool_rotation", type=common.SENSOR.mjSENS_FRAMEQUAT, **site)
-    common.add_torque_sensors(spec, {joint: joint for joint in joints})
 
 
 def set_collisions(spec: mujoco.MjSpec, collide: str, neighbors: set[tuple[int, int]]) -> None:
