@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.states import Rows
 from gpusim_rl.envs.step import StepEnd
@@ -38,7 +38,7 @@ class Statistics:
         worlds: int,
         dt: float,
         device: torch.device,
-        group: ProcessGroup = SINGLE,
+        group: ProcessGroup,
     ):
         self.terms, self.dt, self.group = terms, dt, group
         self.episode_return = torch.zeros(worlds, device=device)

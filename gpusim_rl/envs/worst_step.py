@@ -6,7 +6,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.states import Rows
 from gpusim_rl.core.streams import launch
@@ -90,8 +90,8 @@ class WorstStep:
         worlds: Tensor,
         fields: tuple[str, ...],
         terms: int,
-        forced: bool = False,
-        group: ProcessGroup = SINGLE,
+        forced: bool,
+        group: ProcessGroup,
     ):
         self.sim, self.worlds, self.num_terms, self.group = sim, worlds, terms, group
         self.live = step_tensors(sim, fields, forced)

@@ -18,9 +18,17 @@ FOOT_SENSORS = {"position": SENSOR.mjSENS_FRAMEPOS, "velocity": SENSOR.mjSENS_FR
 
 
 class Walker(ABC):
-    """A `robots.load.Shape` but for the topology, the stance and the gains.
+    """A shape of `robots.load` but for the topology, the stance and the gains.
 
     All angles (n,) are in radians, in the order of `joints`.
+
+    Attributes:
+        robot: the description with base, joints and feet.
+        original: the model of the file.
+        servos: name of the servo → its joint, in the order of ctrl.
+        labels: leg → a geom of the model.
+        stance_words: for `description.reasons`, of a stance from a keyframe: what follows its name;
+            of one that is guessed: how, and why a keyframe was not taken.
     """
 
     feet_sites: Sequence[str]  # without our prefix
@@ -30,6 +38,8 @@ class Walker(ABC):
     size: float  # m, the mean length of a leg
     joints: Joints
     servos: dict[str, str]
+    labels: dict[str, str]
+    stance_words: tuple[str, str, str]
 
     def __init__(self, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel):
         self.robot, self.base = robot, find_base(spec, robot.base).name

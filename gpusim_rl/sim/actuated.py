@@ -91,7 +91,7 @@ class ActuatedSim(Sim):
             self.memory = {"targets": self._zeros(steps)}
             self._ages = torch.arange(steps + 1, device=self.qpos.device).to(self.qpos)
             gains |= {DELAY: [low]}
-        self._gains = {x: self._tensor(y).repeat(len(self.qpos), 1) for x, y in gains.items()}
+        self._model = {x: self._tensor(y).repeat(len(self.qpos), 1) for x, y in gains.items()}
         if self.kind != "position":
             self._set_limits(mjm)
         if self.kind == "dc":
@@ -170,7 +170,7 @@ class ActuatedSim(Sim):
         if "targets" not in self.memory:
             return self.ctrl
         recent = torch.cat([self.ctrl[:, None], self.memory["targets"]], 1)  # the newest first
-        age = (self._gains[DELAY] * (PARTS / self._timestep)).round() / PARTS  # timesteps
+        age = (self._model[DELAY] * (PARTS / self._timestep)).round() / PARTS  # timesteps
         shares = (1 - (self._ages - age).abs()).clamp(min=0)  # (B, ages): 1, or of two neighbors
         self.memory["targets"].copy_(recent[:, :-1])
         return (shares[:, :, None] * recent).sum(1)
@@ -181,7 +181,7 @@ class ActuatedSim(Sim):
         target = target.maximum(lowest).minimum(highest)  # as the servo would
         error = target - self.qpos.index_select(1, self._qposadr)
         speed = self.qvel.index_select(1, self._dofadr)
-        kp, kd, strength = (self._gains[name] for name in GAINS)
+        kp, kd, strength = (self._model[name] for name in GAINS)
         low, high = (limit * strength for limit in self._forcerange)
         if self.kind == "net":
             torque = strength * self._net_torque(error, speed)
@@ -220,7 +220,7 @@ class ActuatedSim(Sim):
         self.overflow &= ~mask
 
     def model(self, field: str) -> Tensor:
-        return self._gains[field] if field in self._gains else self.inner.model(field)
+        return self._model[field] if field in self._model else self.inner.model(field)
 
     def refresh(self) -> None:
         self.inner.refresh()
@@ -241,5 +241,5 @@ class ActuatedSim(Sim):
         """Every live tensor that the engine does not know."""
         return {
             f"actuator/{name}": value
-            for name, value in ({"ctrl": self.ctrl} | self._gains | self.memory).items()
+            for name, value in ({"ctrl": self.ctrl} | self._model | self.memory).items()
         }

@@ -30,9 +30,9 @@ DROP = 0.3  # rad, by which they may not
 
 
 class Arm:
-    """A `robots.load.Shape` of a chain of hinges from a fixed base to a tool."""
+    """A chain of hinges from a fixed base to a tool; its attributes are those of a `Walker`."""
 
-    stance_words: tuple[str, str, str] = (
+    stance_words = (
         "",
         "the tool in front of the shoulder and pointing down, nothing touches",
         "something touches or is beyond limits",

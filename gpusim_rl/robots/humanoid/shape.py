@@ -39,14 +39,14 @@ REASONS = {
 
 
 class Humanoid(Walker):
-    """A `robots.load.Shape` of a left and a right leg.
+    """A left and a right leg.
 
     A humanoid does not stand by its servos alone. So its center of mass has to be above its soles,
     and these have to be level.
     """
 
     feet_sites, camera, sensors, uncouple = SIDES, CAMERA, SENSORS, True
-    stance_words: tuple[str, str, str] = (
+    stance_words = (
         ", with the center of mass above the soles",
         "bent knees, level soles, the center of mass above them",
         "it cannot stand",

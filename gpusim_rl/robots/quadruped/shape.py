@@ -48,13 +48,13 @@ REASONS = {
 
 
 class Quadruped(Walker):
-    """A `robots.load.Shape` of four legs of abduction, thigh and knee, FL, FR, RL, RR.
+    """Four legs of abduction, thigh and knee, FL, FR, RL, RR.
 
     It stands if it does so in simulation. So its gains and stance are tried in turn.
     """
 
     feet_sites, camera = LEGS, CAMERA
-    stance_words: tuple[str, str, str] = (
+    stance_words = (
         ", in which it stands",
         "bent legs with the feet below the hips",
         "it did not stand",
