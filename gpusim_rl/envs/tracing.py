@@ -84,14 +84,7 @@ class RobotInputs(NamedTuple):
 
 
 def needs(task: Task) -> RobotInputs:
-    """Result of `trace_needs` for a task, which is traced once."""
-    if task.traced is None:
-        task.traced = trace_needs(task)
-    return task.traced
-
-
-def trace_needs(task: Task) -> RobotInputs:
-    """Inputs of the actor's observation and of `control` on a robot, found by tracing the task.
+    """Inputs of the actor's observation and of `control` on a robot, from one trace of the task.
 
     On a robot `update` and `control` see the readings as they were delivered, like `observe`.
 
@@ -100,6 +93,8 @@ def trace_needs(task: Task) -> RobotInputs:
             measures or knows: the base's position, a velocimeter, a random number. The line names
             the term. Or a method branches on a tensor.
     """
+    if task.traced is not None:
+        return task.traced
     where, inputs = type(task).__name__, sample_inputs(task)
     drawn = dependencies(f"{where}.start", lambda x: first_memory(task, x[RNG]), {RNG: inputs[RNG]})
     updated, measured, used = reads(task, "update", inputs), task.measured, set[str]()
@@ -124,12 +119,13 @@ def trace_needs(task: Task) -> RobotInputs:
                 raise ValueError(f"{where}: {reader} reads {name!r}, {wrong}")
             readers.append((f"the memory {name!r}", sources))
     memory = tuple(x for x in (*ACTIONS, *drawn) if x in used and x != "command")
-    return RobotInputs(
+    task.traced = RobotInputs(
         readings=tuple(name for name in measured if name in used),
         memory=memory,
         command="command" in used,
         filters=tuple(x for x in memory if updated.get(x, NOTHING) & {*measured, "command"}),
     )
+    return task.traced
 
 
 def reads(

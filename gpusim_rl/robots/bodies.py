@@ -9,6 +9,7 @@ HINGE, FREE = mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_FREE
 SLIDE = mujoco.mjtJoint.mjJNT_SLIDE
 GEOM = mujoco.mjtGeom
 SPHERE, CAPSULE, MESH = GEOM.mjGEOM_SPHERE, GEOM.mjGEOM_CAPSULE, GEOM.mjGEOM_MESH
+LIMIT_TOLERANCE_RAD = 1e-3  # rad by which a stance may be beyond limits
 Array = np.ndarray
 Signs = tuple[float, ...]  # 1 or -1 for each joint; () if there are none
 
@@ -142,6 +143,13 @@ def subtree(m: mujoco.MjModel, body: int) -> set[int]:
         if m.body_parentid[b] in bodies:
             bodies.add(b)
     return bodies
+
+
+def beyond_limits(angles: Array, low: Array, high: Array) -> bool:
+    """Whether an angle (n,) is beyond its limits (n,) [rad] by more than a keyframe may be."""
+    return bool(
+        ((angles < low - LIMIT_TOLERANCE_RAD) | (angles > high + LIMIT_TOLERANCE_RAD)).any()
+    )
 
 
 def qpos_columns(m: mujoco.MjModel, joints: list[str]) -> Array:

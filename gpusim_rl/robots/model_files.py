@@ -176,9 +176,8 @@ def read_mjcf(file: Path) -> str:
     text = file.read_text(encoding="utf-8")
     if "<include" not in text:
         return text
-    root = parse(text)
-    resolve_includes(root, file.parent)  # MjSpec.to_xml would round every number to six digits
-    return ElementTree.tostring(root, encoding="unicode")
+    # MjSpec.to_xml would round every number to six digits
+    return ElementTree.tostring(read_root(file), encoding="unicode")
 
 
 def read_root(file: Path) -> ElementTree.Element:

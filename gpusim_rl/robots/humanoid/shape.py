@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 
 from gpusim_rl.robots import prepare
-from gpusim_rl.robots.bodies import Array, RobotError, Signs
+from gpusim_rl.robots.bodies import Array, RobotError, Signs, beyond_limits
 from gpusim_rl.robots.humanoid.soles import Sole, fit_sole
 from gpusim_rl.robots.humanoid.topology import SIDES, check_base, find_legs, pitches
 from gpusim_rl.robots.inertias import join_names
@@ -22,7 +22,6 @@ CAMERA = [0.8, -2.3, 0.5], [0.94, 0.33, 0, -0.06, 0.17, 0.98]  # place [m], x an
 CORNERS = ("heel_right", "heel_left", "toe_right", "toe_left")
 BEND = 0.64  # rad of the knees, as in the stance with bent knees of mjlab's G1
 LEVEL = 0.087  # rad, largest tilt of a sole in a stance
-LIMIT_TOLERANCE_RAD = 1e-3  # rad by which a stance may be beyond limits
 DIRECTIONS = 64  # in which the center of mass must not be beyond the soles
 # A servo's natural frequency with the rotor alone, and its damping ratio, as in mjlab.
 FREQUENCY, DAMPING = 2 * math.pi * 10.0, 2.0  # rad/s, 1
@@ -190,9 +189,7 @@ class Humanoid(Walker):
 
     def fault(self, angles: Array) -> str:
         """Why nothing can stand like this, or ""."""
-        if (
-            (angles < self.low - LIMIT_TOLERANCE_RAD) | (angles > self.high + LIMIT_TOLERANCE_RAD)
-        ).any():
+        if beyond_limits(angles, self.low, self.high):
             return "a joint is beyond its limits"
         self.set_angles(angles)
         if (tilt := float(self.tilts().max())) > LEVEL:
