@@ -29,11 +29,7 @@ class PolicyParts(Protocol):
 
 
 class WholeSample:
-    """The parts of any policy: `sample` stands outside the kernels.
-
-    Args:
-        policy: with float32 columns alone; env: whose views it takes.
-    """
+    """The parts of any policy with float32 columns alone: `sample` stands outside the kernels."""
 
     def __init__(self, policy: Any, env: Env):
         self.policy, self.env = policy, env

@@ -159,9 +159,8 @@ class Measurement:
 class Dropout:
     """Readings that are not delivered: the robot keeps the last one, as a driver does.
 
-    Args:
-        chances: reading → probability that it is not delivered in a control step, below 1.
-        widths: reading → its width. All of its columns are delivered or lost together.
+    chances: reading → probability that it is not delivered in a control step, below 1. All columns
+    of a reading are delivered or lost together.
     """
 
     def __init__(self, chances: dict[str, float], widths: dict[str, int], device: torch.device):

@@ -113,11 +113,8 @@ def wrench_images(m: mujoco.MjModel, axis: int) -> dict[int, tuple[int, float]]:
 class Reflector:
     """The images of `qpos`, `qvel`, `sensordata`, `ctrl` and the action of a model.
 
-    Args:
-        m: the model.
-        axis: of the mirror's normal, 0 to 2.
-        joints: (nu,) how the positions of the actuated joints look; None for `pairs`.
-        device: of the tensors.
+    axis: of the mirror's normal, 0 to 2. joints: (nu,) how the positions of the actuated joints
+    look; None for `pairs`.
     """
 
     def __init__(self, m: mujoco.MjModel, axis: int, joints: Flip | None, device: str):

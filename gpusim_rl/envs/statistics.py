@@ -23,11 +23,8 @@ SUMS = ("steps", "faults", "overflows", "episodes", "terminations", "returns", "
 class Statistics:
     """Means over B worlds for the log. A step with a fault is counted, but is in no mean.
 
-    Args:
-        terms: names of the reward terms.
-        worlds: B.
-        dt: control period [s].
-        group: the processes whose sums are added.
+    terms: names of the reward terms. dt: control period [s]. group: the processes whose sums are
+    added.
     """
 
     metrics = METRICS

@@ -133,11 +133,8 @@ def reads(
 ) -> dict[str, frozenset[str]]:
     """Which inputs each output of a method depends on; see `dependencies`.
 
-    Args:
-        method: `observe`, `control`, `update`, … It is given a `State` of the inputs, and `update`
-            a `MidpointRng` as well.
-        inputs: what `sample_inputs` returns.
-        refused: an operator that must not be used.
+    The method is given a `State` of what `sample_inputs` returns, and `update` a `MidpointRng` as
+    well. refused: an operator that must not be used.
     """
 
     def function(x: dict[str, Tensor]) -> Result:

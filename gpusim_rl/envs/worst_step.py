@@ -75,13 +75,8 @@ def step_tensors(sim: Sim, fields: tuple[str, ...], forced: bool) -> dict[str, T
 class WorstStep:
     """Keeps the step with the largest reward term of any world; a fault counts as infinite.
 
-    Args:
-        sim: the worlds.
-        worlds: (B,) int64, their global ids.
-        fields: names of the model fields with a value per world.
-        terms: number of reward terms.
-        forced: whether forces push the robot.
-        group: the processes that share the worlds.
+    worlds: (B,) int64, their global ids. fields: names of the model fields with a value per world.
+    terms: number of reward terms. forced: whether forces push the robot.
     """
 
     def __init__(

@@ -21,10 +21,8 @@ RESETS = (
 def find_mjcf(path: str) -> Path:
     """The file at a path, or the file of that name in `tasks/`.
 
-    A bare name is looked up in the working directory's `tasks/` and then in ours.
-
-    Raises:
-        FileNotFoundError: there is none. The message names the choices.
+    A bare name is looked up in the working directory's `tasks/` and then in ours. FileNotFoundError
+    with the choices if there is none.
     """
     file = Path(path) if Path(path).exists() else find_asset(path)
     if file is None or not file.is_file():
@@ -74,13 +72,9 @@ def find_robot_file(path: str) -> Path:
 
 
 def find_menagerie_file(name: str) -> Path:
-    """The MJCF file of a robot in MuJoCo Menagerie, which is downloaded once.
+    """The MJCF file of a robot in MuJoCo Menagerie, ROBOT or ROBOT/ENTRY, which is downloaded once.
 
-    Args:
-        name: ROBOT, or ROBOT/ENTRY for another of its files.
-
-    Raises:
-        ValueError: there is no such robot, or it cannot be downloaded.
+    ValueError if there is no such robot, or it cannot be downloaded.
     """
     try:
         import mujoco_menagerie as package

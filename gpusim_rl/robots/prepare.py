@@ -183,9 +183,7 @@ def add_walking_sensors(
 ) -> None:
     """Add the sensors that a walking task reads, in place. It reads ranges of them in this order.
 
-    Args:
-        feet: names of sites, without our prefix.
-        kinds: what is measured of each foot.
+    feet: names of sites, without our prefix. kinds: what is measured of each foot.
     """
     imu = dict(objtype=OBJECT.mjOBJ_SITE, objname=added_name("imu"))
     world = dict(objtype=OBJECT.mjOBJ_XBODY, objname="world")
@@ -207,14 +205,10 @@ def add_torque_sensors(spec: mujoco.MjSpec, joints: dict[str, str]) -> None:
 
 
 def add_servos(spec: mujoco.MjSpec, joints: dict[str, str], robot: Robot, qpos: np.ndarray) -> None:
-    """Add a position servo for each name → joint, and a keyframe of the stance, in place.
+    """Add a position servo for each name → joint, and a keyframe of the stance (nq,), in place.
 
-    Args:
-        spec: prepared.
-        joints: name of the servo → its joint.
-        robot: has the stance, kp, kd, torque and armature of each joint. They are the rounded
-            numbers of the printed description, which so gives the same model.
-        qpos: (nq,) the stance in the model's order.
+    The robot has stance, kp, kd, torque and armature of each joint. They are the rounded numbers of
+    the printed description, which so gives the same model.
     """
     for i, (name, joint) in enumerate(joints.items()):
         servo = spec.add_actuator(name=name, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)

@@ -150,14 +150,10 @@ def gain_reasons(
     guesses: dict[str, str],
     failures: dict[str, str] | None = None,
 ) -> dict[str, str]:
-    """Key → where its values of a robot's joints come from: the file, or a guess.
+    """Key → where its values of a robot's joints come from: the file m, or a guess.
 
-    Args:
-        m: the model of the file.
-        names: of the joints.
-        robot: its values are compared with the file's.
-        guesses: key → how it is guessed, for each key of `FROM_FILE`.
-        failures: key → the guess with which the robot did not stand, of robots that are tried so.
+    guesses: key → how it is guessed, for each key of `FROM_FILE`. failures: key → the guess with
+    which the robot did not stand, of robots that are tried so.
     """
     reasons = {}
     for key, guess in guesses.items():

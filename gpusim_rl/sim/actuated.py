@@ -28,10 +28,7 @@ def make_actuated(
 ) -> Sim:
     """`make` with actuators: the Sim itself where its own servos follow the targets at once.
 
-    Args:
-        name, mjm, num_envs, options: as for `make`; mjm has the servos that say gains and limits,
-        fields may name `GAINS` and `DELAY`.
-        actuator: what stands between targets and torques.
+    mjm has the servos that say gains and limits; fields may name `GAINS` and `DELAY`.
     """
     plant = actuator.plant(mjm)
     if actuator.direct:

@@ -126,9 +126,7 @@ class Net:
 def load(path: Path) -> Net:
     """An actuator network, on the CPU. Nothing of the file is executed.
 
-    Raises:
-        ValueError: the file is no actuator network.
-        OSError: the file cannot be read.
+    ValueError if the file is none, OSError if it cannot be read.
     """
     if not path.is_file():
         raise FileNotFoundError(f"robot.actuator.file={path}: no such file")
@@ -157,11 +155,7 @@ def load(path: Path) -> Net:
 
 
 def checked(tensors: dict[str, Tensor], width: int) -> list[tuple[Tensor, Tensor]]:
-    """The layers, from `width` inputs to one output.
-
-    Raises:
-        ValueError: the layers do not fit together, or are not finite.
-    """
+    """The layers, from `width` inputs to one output; ValueError unless they fit together."""
     count = len(tensors) // 2
     if not 1 <= count <= DEEPEST or set(tensors) != {
         f"{i}.{name}" for i in range(count) for name in "wb"

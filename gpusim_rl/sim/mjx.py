@@ -187,11 +187,7 @@ def jax_device(device: str) -> Any:
 
 
 def put_model(mjm: mujoco.MjModel, device: Any) -> tuple[mjx.Model, mjx.Data]:
-    """The model and the Data that a world starts from, on the device.
-
-    Raises:
-        ValueError: names in one line what MJX cannot do.
-    """
+    """The model and the Data that a world starts from; ValueError names what MJX cannot do."""
     try:
         m = mjx.put_model(mjm, device=device, impl="jax")
         blank = mjx.make_data(mjm, device=device, impl="jax")

@@ -99,11 +99,7 @@ class Randomization:
         return value[..., int(part)] if part else value
 
     def check_low(self, name: str, low: float) -> None:
-        """Check the least number of an entry against the model.
-
-        Raises:
-            ValueError: it scales only zeros, or a mass or the like could become negative.
-        """
+        """ValueError if an entry scales only zeros, or `low` may make a mass or such negative."""
         how, properties = self._how(name), field(name)
         if name == "wind" and not self.mjm.opt.density:
             raise ValueError('task.randomise.wind: this model has no air, such as density="1.2"')

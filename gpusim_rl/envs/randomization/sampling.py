@@ -83,11 +83,8 @@ def element_columns(
 ) -> ElementColumns:
     """The columns of an entry, and the elements of a model that they belong to.
 
-    Args:
-        readings: what a robot of this model can measure → width.
-
-    Raises:
-        ValueError: the model lacks what the entry names.
+    readings: what a robot of this model can measure → width. ValueError if the model lacks what the
+    entry names.
     """
     properties = field(name)
     if not properties.of:

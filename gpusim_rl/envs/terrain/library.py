@@ -36,12 +36,9 @@ class Library:
 def make_library(
     kinds: tuple[tuple[str, Kind], ...], levels: int, variants: int, seed: int
 ) -> Library:
-    """The patches of these kinds, by name.
+    """The patches of these kinds. ValueError if a kind makes none, or one of too many boxes.
 
     Each patch is a function of seed, kind, level and variant: no other kind changes it.
-
-    Raises:
-        ValueError: a kind makes no patch, or one of too many boxes.
     """
     patches = []
     for name, kind in kinds:
@@ -108,12 +105,7 @@ def draw(
 ) -> None:
     """Draw the upper face of a box into a raster where it is the highest, in place.
 
-    Args:
-        frame: axes of the box.
-        plane: of its upper face.
-        heights: (POINTS, POINTS) m.
-        top: (POINTS, POINTS) uint8.
-        index: of the box.
+    plane (3,) is that of its face; heights [m] and top, uint8, are (POINTS, POINTS).
     """
     reach = np.abs(frame[:2, :2]) @ np.array(box.half)
     ends = [(np.array(box.center[:2]) + side * reach) / CELL + POINTS // 2 for side in (-1, 1)]

@@ -23,13 +23,9 @@ TRIED = 100  # poses to find neighbors
 class Kinematics:
     """Poses of a chain of hinges.
 
-    All angles (B, n) are in radians, from the base to the tool. Tensors are of float64.
-
-    Args:
-        m: the prepared model. Nothing moves in it but the chain. Its geoms collide as they do in
-            the file, and with the ground.
-        tool: name of its site.
-        margin: how far angles keep from the ends of their ranges [rad].
+    All angles (B, n) are in radians, from the base to the tool. Tensors are of float64. Nothing
+    moves in the prepared model but the chain; its geoms collide as they do in the file, and with
+    the ground. margin: how far angles keep from the ends of their ranges [rad].
     """
 
     def __init__(self, m: mujoco.MjModel, tool: str, margin: float):

@@ -27,14 +27,8 @@ def prepare_arm(
     spec: mujoco.MjSpec, original: mujoco.MjModel, joints: list[str], tool: Tool, rest: Array
 ) -> None:
     """Replace keyframes, sensors, actuators and options of the file by what the task needs, in
-    place. All joints but these are removed. What collides stays as in the file.
-
-    Args:
-        spec: as in the file, or without files.
-        original: the compiled spec.
-        joints: names, from the base to the tool.
-        tool: of the arm.
-        rest: (nq,) where the other joints are locked, in the file's order.
+    place. All joints but these, from the base to the tool, are removed, and locked where `rest`
+    (nq,), in the file's order, has them. What collides stays as in the file.
     """
     check_couplings(original, joints)
     common.clear(spec)

@@ -145,10 +145,8 @@ class Arm:
     ) -> dict[str, Any]:
         """Key of the task → a number that this arm can do.
 
-        Args:
-            robot: the complete description.
-            lean: the largest one that goals may have [rad]; None for goals without a rotation.
-            fixed: values of a `Box` that stay as they are.
+        lean: the largest one that goals may have [rad]; None for goals without a rotation. fixed:
+        values of a `Box` that stay as they are.
         """
         speed, acceleration = largest_speeds(robot, self.loads)
         last = self.original.jnt_bodyid[self.original.joint(self.joints.names[-1]).id]

@@ -64,13 +64,9 @@ def find_root(m: mujoco.MjModel, name: str | None) -> int:
 
 
 def find_links(m: mujoco.MjModel, root: int, joints: list[str] | None, end: int | None) -> Links:
-    """The hinges from the base to the tool.
+    """The hinges from the base to the tool: named ones, else the longest chain.
 
-    Args:
-        m: the model of the file.
-        root: the base.
-        joints: names, or None for the longest chain.
-        end: the body of a tool that was named, else None.
+    end: the body of a tool that was named, else None.
     """
     if joints is not None:
         chain, last = named_joints(m, root, joints)

@@ -42,14 +42,8 @@ class Box(NamedTuple):
 def find_box(arm: Kinematics, ground: float, lean: float | None, fixed: dict[str, Any]) -> Box:
     """The first of some boxes in front of an arm that it can reach, the large ones first.
 
-    Args:
-        arm: the arm.
-        ground: its height [m].
-        lean: the largest of the tool's axis from its center [rad]; None if any rotation will do.
-        fixed: values of a `Box` that stay as they are.
-
-    Raises:
-        RobotError: it reaches none of them.
+    ground: its height [m]. lean: the largest of the tool's axis from its center [rad]; None if any
+    rotation will do. fixed: values of a `Box` that stay as they are. RobotError if it reaches none.
     """
     best, turning = 0.0, lean is not None
     for boxes in candidates(arm, ground, lean, fixed):

@@ -12,13 +12,10 @@ SITE_DISTANCE = 0.01  # m between a site and the sphere that it marks, at most
 
 def find_foot(m: mujoco.MjModel, name: str | None, joint: str, new_name: str) -> Foot:
     """The foot of a leg: the farthest sphere, else the named site, else a new sphere at the
-    farthest point.
+    farthest point from the knee `joint`.
 
-    Args:
-        m: the model, as in the file.
-        name: of the geom, site or body that is the foot or contains it. None: what the knee moves.
-        joint: the knee. Distances are from its anchor.
-        new_name: of the foot's geom, if it has no name.
+    name: of the geom, site or body that is the foot or contains it. None: what the knee moves.
+    new_name: of the foot's geom, if it has no name.
     """
     d = kinematics(m)
     knee, anchor = m.jnt_bodyid[m.joint(joint).id], d.xanchor[m.joint(joint).id]

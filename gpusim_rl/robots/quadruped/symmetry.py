@@ -101,12 +101,7 @@ def feet_and_mass(
 ) -> np.ndarray:
     """(5, 3) the positions of the four feet and of the center of mass [m].
 
-    Args:
-        m: the model.
-        d: scratch; the pose is written into it.
-        base: body; it is upright at the origin.
-        feet: four geoms.
-        angles: (12,) of the joints [rad].
+    angles: (12,) of the joints [rad]. The pose is written into d, the base upright at the origin.
     """
     d.qpos[:] = m.key_qpos[0]
     d.qpos[:7], d.qpos[m.jnt_qposadr[m.actuator_trnid[:, 0]]] = [0, 0, 0, 1, 0, 0, 0], angles
