@@ -222,7 +222,7 @@ def unusual_files(folder: Path) -> list[str]:
 def check_confined(text: str, folder: Path | None, where: str) -> None:
     """ValueError if an untrusted MJCF text reads a file outside of a folder, or any without one.
 
-    So it is if the text declares XML entities or namespaces, or is not XML. where: how messages call
+    So it is if the text declares XML entities or namespaces, or is not XML. where: as messages call
     the model.
     """
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
