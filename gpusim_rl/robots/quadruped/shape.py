@@ -240,11 +240,8 @@ class Quadruped(Walker):
         self.set_angles(angles)
         steps = [np.linalg.lstsq(j[[0, 2], 1:], [0.0, 1.0], rcond=1e-3)[0] for j in self.jacobian()]
         scales = [max(abs(knee), 0.25 * abs(thigh), 1e-9) for thigh, knee in steps]
-        return tuple(
-            float(x)
-            for step, scale in zip(steps, scales, strict=True)
-            for x in (0.0, *(step / scale))
-        )
+        lifts = np.array(steps) / np.array(scales)[:, None]
+        return tuple(float(x) for lift in lifts for x in (0.0, *lift))
 
     def leg_inertia(self, angles: Array) -> float:
         """The largest inertia [kg m²] of a leg about one of its joints, without armature."""
