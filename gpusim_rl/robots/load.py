@@ -1,7 +1,6 @@
 """Load a robot: turn an unmodified MJCF or URDF file into a model for a task.
 
-One recipe serves quadrupeds, humanoids and arms: read → topology → prepare → stance → gains →
-finish.
+One recipe serves quadrupeds, humanoids and arms: read → topology → prepare → stance → gains.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import silence_mujoco, warn_once
 from gpusim_rl.robots.arm import topology as one_arm
 from gpusim_rl.robots.arm.shape import Arm
-from gpusim_rl.robots.bodies import Array, RobotError, find_base
+from gpusim_rl.robots.bodies import FREE, Array, RobotError, find_base
 from gpusim_rl.robots.humanoid import topology as two_legs
 from gpusim_rl.robots.humanoid.shape import Humanoid
 from gpusim_rl.robots.inertias import compile_mended, implausible
@@ -100,11 +99,17 @@ def read_spec(file: Path) -> mujoco.MjSpec:
 
 
 def build(name: str, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> Loaded:
-    """The robot in the first stance in which it can start. `original` is the compiled spec."""
+    """The robot in the first stance in which it can start, with the signs of its mirror image.
+
+    `original` is the compiled spec.
+    """
     shape = SHAPES[name](robot, spec, original)
     meshless = shape.prepare(spec)
     if line := implausible(shape.original, str(shape.robot.base), 2 * shape.size):
         warn_once(f"warning: {robot.mjcf}: {line}")
+    signs = () if robot.mirror is None else (*shape.joints.values("mirror", robot.mirror).tolist(),)
+    if not {*signs} <= {-1.0, 1.0}:
+        raise RobotError(f"robot.mirror={robot.mirror}: expected signs, 1 or -1")
     fault, tried = "", []  # why the first candidate cannot start
     for stance in shape.stances():
         candidate = fill(shape, stance)
@@ -117,8 +122,10 @@ def build(name: str, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel
         height, line = shape.check(trial.compile())
         if not line:
             add_servos(spec, shape.servos, candidate, qpos)
-            candidate = replace(candidate, height=robot.height or height)
-            return finish(shape, candidate, spec, trial.to_xml())
+            done, mjm = replace(candidate, height=robot.height or height), compile_spec(spec)
+            done, text = replace(done, mirror=shape.mirror(done, mjm, signs)), trial.to_xml()
+            models = dict(original=shape.original, mjm=mjm, spec=spec)
+            return Loaded(robot=done, text=text, shape=shape, **models)
         fault = fault or line
     raise RobotError(fault)
 
@@ -146,17 +153,6 @@ def fill(shape: Shape, stance: Array) -> Robot:
     return replace(robot, stance=six_digits(stance), **lists)
 
 
-def finish(shape: Shape, robot: Robot, spec: mujoco.MjSpec, text: str) -> Loaded:
-    """The loaded robot of a complete description, with the signs of its mirror image."""
-    mjm, signs = compile_spec(spec), ()
-    if robot.mirror is not None:
-        signs = tuple(shape.joints.values("mirror", robot.mirror).tolist())
-    if not {*signs} <= {-1.0, 1.0}:
-        raise RobotError(f"robot.mirror={robot.mirror}: expected signs, 1 or -1")
-    robot = replace(robot, mirror=shape.mirror(robot, mjm, signs))
-    return Loaded(robot=robot, original=shape.original, mjm=mjm, spec=spec, text=text, shape=shape)
-
-
 def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> str:
     """The shape of a robot: that of its named tool or legs, else the first whose legs are there.
 
@@ -178,5 +174,5 @@ def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> s
         except RobotError:
             continue
         return shape
-    fixed = one_arm.is_fixed(original) and one_arm.count_chains(original) <= 2
+    fixed = FREE.value not in original.jnt_type and one_arm.count_chains(original) <= 2
     return "arm" if fixed else "quadruped"

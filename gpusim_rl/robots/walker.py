@@ -67,9 +67,7 @@ class Walker(ABC):
         collide, joints = self.robot.collide, self.joints.names
         meshless = prepare.copy_without_meshes(spec, self.original, collide)
         for each in (spec, meshless):
-            prepare.clear(each)
-            prepare.fix_inertias(each, self.original)
-            prepare.set_options(each.option)
+            prepare.clear(each, self.original)
             base = each.body(self.base)
             if not any(joint.type == FREE for joint in base.joints):
                 base.add_freejoint(name=prepare.added_name("base"))

@@ -31,11 +31,9 @@ def prepare_arm(
     (nq,), in the file's order, has them. What collides stays as in the file.
     """
     check_couplings(original, joints)
-    common.clear(spec)
+    common.clear(spec, original)
     for element in (*spec.tendons, *spec.equalities):
         spec.delete(element)
-    common.fix_inertias(spec, original)
-    common.set_options(spec.option)
     lock(spec, original, joints, rest)
     for name in joints:
         joint = spec.joint(name)

@@ -24,11 +24,6 @@ class Links(NamedTuple):
     fingers: list[int]  # bodies with joints beyond it
 
 
-def is_fixed(m: mujoco.MjModel) -> bool:
-    """Whether nothing in a model is free to move."""
-    return FREE.value not in m.jnt_type
-
-
 def count_chains(m: mujoco.MjModel) -> int:
     """How many chains of three joints or more begin where the first ones part."""
     chains, parts = [0], [0]
