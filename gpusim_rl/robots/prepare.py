@@ -140,18 +140,16 @@ def add_ground(spec: mujoco.MjSpec, original: mujoco.MjModel, height: float = 0.
 
     Other planes of the world are removed: a plane is endless.
     """
-    planes = {
-        i: geom
-        for i, geom in enumerate(spec.geoms)
-        if geom.type == PLANE and geom.parent.name == "world"
-    }
-    for i, geom in [*planes.items()]:
+    ground, planes = False, [(i, x) for i, x in enumerate(spec.geoms) if x.type == PLANE]
+    for i, geom in ((i, x) for i, x in planes if x.parent.name == "world"):
         frame = np.zeros(9)
         mujoco.mju_quat2Mat(frame, original.geom_quat[i])
         level = frame[8] > 1 - 1e-6 and abs(original.geom_pos[i, 2]) < 1e-3
-        if not (level and (geom.contype or geom.conaffinity)):
-            spec.delete(planes.pop(i))
-    if not planes:
+        if level and (geom.contype or geom.conaffinity):
+            ground = True
+        else:
+            spec.delete(geom)
+    if not ground:
         look = dict(size=[0, 0, 0.05], rgba=[0.32, 0.36, 0.42, 1], pos=[0, 0, height])
         spec.worldbody.add_geom(name=added_name("floor"), type=PLANE, contype=1, **look)
 

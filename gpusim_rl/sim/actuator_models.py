@@ -57,13 +57,8 @@ class Inputs:
 
     def __post_init__(self) -> None:
         k, scales = self.offsets, (self.dt, self.error, self.speed, self.torque)
-        if (
-            not k
-            or k[0] != 0
-            or any(type(x) is not int for x in k)
-            or any(a >= b for a, b in pairwise(k))
-            or k[-1] > FARTHEST
-        ):
+        whole = bool(k) and all(type(x) is int for x in k)
+        if not whole or k[0] != 0 or any(a >= b for a, b in pairwise(k)) or k[-1] > FARTHEST:
             raise ValueError(
                 f"offsets {list(k)[:9]}: expected whole numbers that ascend from 0, at most "
                 f"{FARTHEST}"
@@ -164,12 +159,8 @@ def checked(tensors: dict[str, Tensor], width: int) -> list[tuple[Tensor, Tensor
     layers = [(tensors[f"{i}.w"], tensors[f"{i}.b"]) for i in range(count)]
     for i, (w, b) in enumerate(layers):
         out = 1 if i == count - 1 else len(b) if b.ndim else 0
-        if (
-            w.dtype != torch.float32
-            or b.dtype != torch.float32
-            or w.shape != (out, width)
-            or b.shape != (out,)
-        ):
+        shapes = w.shape == (out, width) and b.shape == (out,)
+        if not shapes or {w.dtype, b.dtype} != {torch.float32}:
             raise ValueError(
                 f"layer {i} is {tuple(w.shape)} {w.dtype}, expected {width} inputs, float32"
             )

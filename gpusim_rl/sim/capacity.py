@@ -37,13 +37,9 @@ def probe(mjm: mujoco.MjModel) -> tuple[int, int, np.ndarray]:
     contacts, rows = (int(np.ceil(MARGIN * seen[name].max())) for name in ("ncon", "nefc"))
     # What a model can always come to: a few contacts, and all its limits and frictions at once.
     contacts = max(contacts, FEW)
-    fixed = (
-        mjm.jnt_limited.sum()
-        + mjm.tendon_limited.sum()
-        + (mjm.dof_frictionloss > 0).sum()
-        + (mjm.tendon_frictionloss > 0).sum()
-    )
-    rows = max(rows, int(fixed) + 6 * mjm.neq + 4 * FEW)
+    frictions = (mjm.dof_frictionloss > 0).sum() + (mjm.tendon_frictionloss > 0).sum()
+    fixed = int(mjm.jnt_limited.sum() + mjm.tendon_limited.sum() + frictions)
+    rows = max(rows, fixed + 6 * mjm.neq + 4 * FEW)
     return contacts, rows, seen["qpos"][:, ::hold].reshape(-1, mjm.nq)
 
 

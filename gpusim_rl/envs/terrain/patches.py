@@ -39,6 +39,8 @@ class Patches:
         ValueError: a kind is unknown or makes no patch, or the model has no boxes.
     """
 
+    fields = (*FIELDS, "geom_friction")  # of the model, with a value per world
+
     def __init__(
         self,
         mjm: mujoco.MjModel,
@@ -101,11 +103,6 @@ class Patches:
         planes = torch.as_tensor(library.planes, dtype=torch.float32, device=device)
         self.planes = planes.flatten(0, 1)
         self.top = torch.as_tensor(library.top, device=device).flatten()
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Model fields with a value per world."""
-        return (*FIELDS, "geom_friction")
 
     def draw(self, rng: Rng) -> dict[str, Tensor]:
         """Memory of worlds that begin for the first time: their `kind` and `level` (B,) int64."""

@@ -89,7 +89,14 @@ class Quadruped(Walker):
         upper, lower = knee - thigh, self.foot_positions() - knee
         self.lengths = np.linalg.norm(upper, axis=1) + np.linalg.norm(lower, axis=1)  # (4,) m
         self.size = float(self.lengths.mean())
-        self.target = self.crouch_target(thigh)  # (4, 3) m
+        # (4, 3) m, of the feet in a crouch: below the thigh joints, or as far to the side as they
+        # are with the abductions at rest
+        self.target = thigh - [[0, 0, CROUCH]] * self.lengths[:, None]
+        abduction = np.arange(12) % 3 == 0
+        center = (self.low + self.high) / 2
+        self.set_angles(np.where(abduction, np.clip(0, self.low, self.high), center))
+        side = self.foot_positions()[:, 1]
+        self.target[:, 1] = np.where(np.abs(side) > np.abs(thigh[:, 1]), side, thigh[:, 1])
 
     def add_feet(self, spec: mujoco.MjSpec) -> list[str]:
         """Add the spheres of feet that have none, and a site to each foot, in place."""
@@ -164,17 +171,6 @@ class Quadruped(Walker):
         }
 
     # -- kinematics --------------------------------------------------------------------------------
-
-    def crouch_target(self, thigh: Array) -> Array:
-        """(4, 3) positions of the feet in a crouch: below the thigh joints (4, 3), or as far to the
-        side as they are with the abductions at rest."""
-        target = thigh - [[0, 0, CROUCH]] * self.lengths[:, None]
-        abduction = np.arange(12) % 3 == 0
-        center = (self.low + self.high) / 2
-        self.set_angles(np.where(abduction, np.clip(0, self.low, self.high), center))
-        side = self.foot_positions()[:, 1]
-        target[:, 1] = np.where(np.abs(side) > np.abs(thigh[:, 1]), side, thigh[:, 1])
-        return target
 
     def height(self) -> float:
         """Height of the base above the lowest foot [m]."""
