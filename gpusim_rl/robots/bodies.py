@@ -166,12 +166,12 @@ def keyframe_of(m: mujoco.MjModel, joints: list[str], angles: list[float]) -> st
     return ""
 
 
-def locate(m: mujoco.MjModel, name: str) -> tuple[int, int, int]:
-    """The ids (body, geom, site) of the geom, site or body with a name.
+def locate(m: mujoco.MjModel, name: str, key: str = "feet") -> tuple[int, int, int]:
+    """The ids (body, geom, site) of the geom, site or body with a name; a `tool` is no geom.
 
     Geom and site are -1 where the name is not theirs. The body is the one that they are part of.
     """
-    geoms = [m.geom(i).name for i in range(m.ngeom)]
+    geoms = [m.geom(i).name for i in range(m.ngeom)] if key == "feet" else []
     sites = [m.site(i).name for i in range(m.nsite)]
     bodies = [m.body(i).name for i in range(m.nbody)]
     if name in geoms:
@@ -179,7 +179,8 @@ def locate(m: mujoco.MjModel, name: str) -> tuple[int, int, int]:
     if name in sites:
         return m.site_bodyid[sites.index(name)], -1, sites.index(name)
     spheres = [geom for i, geom in enumerate(geoms) if m.geom_type[i] == SPHERE]
-    check_name("feet", "geom, site or body", name, spheres + sites + bodies[1:])
+    kind = "geom, site or body" if key == "feet" else "site or body"
+    check_name(key, kind, name, spheres + sites + bodies[1:])
     return bodies.index(name), -1, -1
 
 

@@ -14,7 +14,7 @@ from gpusim_rl.robots.arm import prepare, topology
 from gpusim_rl.robots.arm.gains import REASONS, fill_gains, largest_speeds, measure
 from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.arm.posture import fault, find_home, forward_turn, mirror_signs
-from gpusim_rl.robots.arm.tool import find_tool, named_tool
+from gpusim_rl.robots.arm.tool import find_tool
 from gpusim_rl.robots.arm.workspace import Box, find_box
 from gpusim_rl.robots.bodies import HINGE, SLIDE, Array, RobotError, Signs, kinematics, qpos_columns
 from gpusim_rl.robots.inertias import join_names
@@ -44,8 +44,7 @@ class Arm:
                 raise RobotError(f"robot.{key}: an arm has none")
         self.original = original
         root = topology.find_root(original, robot.base)
-        end = None if robot.tool is None else named_tool(original, robot.tool)[0]
-        links = topology.find_links(original, root, robot.joints, end)
+        links = topology.find_links(original, root, robot.joints, robot.tool)
         self.tool, self.turn = find_tool(original, links, robot.tool), 0.0  # rad, about its z
         names = [original.joint(j).name for j in links.joints]
         base = original.body(root).name

@@ -58,11 +58,12 @@ def find_root(m: mujoco.MjModel, name: str | None) -> int:
     return roots[0]
 
 
-def find_links(m: mujoco.MjModel, root: int, joints: list[str] | None, end: int | None) -> Links:
+def find_links(m: mujoco.MjModel, root: int, joints: list[str] | None, tool: str | None) -> Links:
     """The hinges from the base to the tool: named ones, else the longest chain.
 
-    end: the body of a tool that was named, else None.
+    tool: the name of its site or body; None if it has none yet.
     """
+    end = None if tool is None else bodies.locate(m, tool, "tool")[0]
     if joints is not None:
         chain, last = named_joints(m, root, joints)
     else:
