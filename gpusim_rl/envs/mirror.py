@@ -247,9 +247,8 @@ def other_side(name: str) -> str:
 def derive_flips(task: Task) -> dict[str, Flip]:
     """How a reflection changes each term of `observe` and `privileged`, and the `action`.
 
-    Raises:
-        ValueError: the task has no mirror, a term's image is no permutation of its columns with
-            signs, or `control` does not do the mirrored thing; in one line, with the name.
+    ValueError, in one line with the name, if the task has no mirror, a term's image is no
+    permutation of its columns with signs, or `control` does not do the mirrored thing.
     """
     reflection, name = task.mirror, type(task).__name__
     if reflection is None:

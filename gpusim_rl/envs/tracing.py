@@ -20,8 +20,7 @@ ACTIONS = ("action", "previous", "time")  # memory that every Env keeps
 class MidpointRng:
     """Stands in for `Rng`: each number is at the center of its range, and depends on one tensor.
 
-    Args:
-        half: (B,) 0.5 everywhere; with other values the numbers are elsewhere in their ranges.
+    half: (B,) 0.5 everywhere; with other values the numbers are elsewhere in their ranges.
     """
 
     def __init__(self, half: Tensor):

@@ -43,14 +43,11 @@ def find_own_mjcf(path: str, task_code: str | None) -> str:
 
 
 def find_robot_file(path: str) -> Path:
-    """The MJCF or URDF file of a robot.
+    """The MJCF or URDF file of a robot: a path, `package:path` within an installed package, or
+    `menagerie:robot`.
 
-    Args:
-        path: a path, `package:path` within an installed package, or `menagerie:robot`.
-
-    Raises:
-        FileNotFoundError: there is none. The message names the files in its folder.
-        ValueError: MuJoCo Menagerie does not have the robot, or cannot be reached.
+    FileNotFoundError, with the files in its folder, if there is none. ValueError if MuJoCo
+    Menagerie does not have the robot, or cannot be reached.
     """
     package, colon, inside = str(path).partition(":")
     if package == "menagerie" and colon:

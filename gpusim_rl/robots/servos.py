@@ -120,10 +120,8 @@ def torque_limit(m: mujoco.MjModel, i: int) -> float | None:
 def joint_parameters(m: mujoco.MjModel, names: list[str], key: str) -> np.ndarray:
     """(len(names),) what the model says of these joints; NaN where it says nothing.
 
-    Args:
-        names: of joints.
-        key: armature [kg m²], or a property of the joint's actuator: kp [N m/rad], kd [N m s/rad]
-            or torque [N m], its limit.
+    key: armature [kg m²], or a property of the joint's actuator: kp [N m/rad], kd [N m s/rad] or
+    torque [N m], its limit.
     """
     values = np.full(len(names), np.nan)
     for i, name in enumerate(names):

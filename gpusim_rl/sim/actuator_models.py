@@ -70,11 +70,8 @@ class Inputs:
 class Net:
     """An actuator network with softsign layers, the same for all joints.
 
-    Source: Hwangbo et al., Science Robotics 2019, arXiv:1901.08652.
-
-    Args:
-        inputs: what it sees.
-        layers: (out, in) weight and (out,) bias of each, float32.
+    Source: Hwangbo et al., Science Robotics 2019, arXiv:1901.08652. layers: (out, in) weight and
+    (out,) bias of each, float32.
     """
 
     def __init__(self, inputs: Inputs, layers: list[tuple[Tensor, Tensor]]):

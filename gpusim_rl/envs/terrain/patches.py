@@ -11,7 +11,7 @@ from torch import Tensor
 from gpusim_rl.core.graphs import rows_on_host
 from gpusim_rl.core.maths import rotate
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.envs.terrain.kinds import KINDS, Kind
+from gpusim_rl.envs.terrain.kinds import Kind
 from gpusim_rl.envs.terrain.library import BOXES, CELL, POINTS, Library, make_library
 from gpusim_rl.envs.terrain.slots import FIELDS, find_slots
 from gpusim_rl.robots.free_bodies import free_base, free_objects
@@ -53,7 +53,7 @@ class Patches:
         first_level: int,
         device: str,
         level: int | None = None,
-        choices: Mapping[str, Kind] = KINDS,
+        choices: Mapping[str, Kind],
     ):
         if not kinds:
             raise ValueError(f"terrain.kinds=[]: choose among {', '.join(choices)}")
