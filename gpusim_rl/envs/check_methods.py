@@ -30,11 +30,7 @@ NUMBER = "one number for each world"
 def check_tensor(where: str, x: object, shape: tuple[int | str, ...], meaning: str) -> None:
     """ValueError unless x is a tensor of a shape; a word in it stands for any number.
 
-    Args:
-        where: method and entry, such as `Pointer.reward: the term 'near'`.
-        x: what the method returned.
-        shape: expected.
-        meaning: of the shape, in words.
+    where: method and entry, such as `Pointer.reward: the term 'near'`. meaning: of the shape.
     """
     parts = f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)}): {meaning}"
     if not isinstance(x, Tensor):
@@ -68,15 +64,9 @@ def check_start(task: Task, start: Any, n: int, method: str = "start") -> None:
 
 
 def check_outputs(task: Task, s: State, rng: Rng) -> None:
-    """Call each method of a task that takes a state, and check what it returns.
+    """Call each method of a task for a state of B worlds, and check what it returns.
 
-    Args:
-        task: whose methods are pure.
-        s: a state of B worlds.
-        rng: draws numbers of these worlds.
-
-    Raises:
-        ValueError: a shape or a name is wrong. The line names method, entry and shape.
+    ValueError if a shape or a name is wrong. The line names method, entry and shape.
     """
     kind, n = type(task).__name__, len(s.time)
     controls = task.control(s)

@@ -25,17 +25,13 @@ class Turn(NamedTuple):
 
 
 def rotations(description: Description) -> list[Turn]:
-    """The rotations of a command. With `lean`, it is one: the last four numbers.
-
-    description: what a policy's description says of its command.
-    """
+    """The rotations of a command. With `lean`, it is one: the last four numbers."""
     rows = description.get("rotations", [])
     if "lean" in description:
         rows = [{**description, "first": len(description["names"]) - 4}]
-    places = [slice(row["first"], row["first"] + 4) for row in rows]
     return [
-        Turn(place, row["lean"], row.get("spin", math.pi))
-        for place, row in zip(places, rows, strict=True)
+        Turn(slice(row["first"], row["first"] + 4), row["lean"], row.get("spin", math.pi))
+        for row in rows
     ]
 
 
@@ -55,8 +51,6 @@ def place_target(model: "MjModel", description: Description, command: np.ndarray
     """Move the body that shows a command (n,) to it, if the model has one. In place.
 
     What the command does not say, such as the height of a goal of x and y, stays the model's.
-
-    description: what a policy's description says of its command.
     """
     if "shown_by" in description:
         body = model.body(description["shown_by"])
@@ -67,13 +61,7 @@ def place_target(model: "MjModel", description: Description, command: np.ndarray
 
 
 def check_command(description: Description | None, model: "MjModel", path: Path) -> None:
-    """ValueError, in one line, unless the command in a stranger's file can be shown by its model.
-
-    Args:
-        description: what the file says of its command; None if it has none.
-        model: a mujoco.MjModel.
-        path: of the file.
-    """
+    """ValueError, in one line, unless the model of a stranger's file can show its command."""
     if description is None:
         return
     try:
@@ -146,14 +134,9 @@ def command_arrow(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Start and end (3,) [m] of an arrow over the robot that shows a velocity along x and y.
 
-    Args:
-        description: what a policy's description says of its command.
-        command: (n,) the first two numbers are velocities in the base's frame, turned level.
-        data: a mujoco.MjData with kinematics.
-        reach: radius of the robot [m]; the largest velocity has an arrow of one and a half.
-
-    Returns:
-        None if the command is no velocity of a free base, or a small one.
+    It is None if the command (n,) is no velocity of a free base, in its frame turned level, or a
+    small one. The largest velocity has an arrow of one and a half times the robot's radius `reach`
+    [m].
     """
     import mujoco
 
@@ -189,13 +172,9 @@ def angles(rotation: np.ndarray, result: np.ndarray) -> tuple[float, float, floa
 
 
 def leaning(rotation: np.ndarray, spin: float, lean: float, towards: float) -> np.ndarray:
-    """(4,) a rotation (4,) after a turn about its z, which then leans.
+    """(4,) a rotation (4,) after a turn about its z by `spin`, which then leans by `lean` [rad].
 
-    Args:
-        rotation: a unit quaternion (w, x, y, z).
-        spin: angle of the turn [rad].
-        lean: how far the z axis then turns [rad].
-        towards: direction of the axis about which it does, from x to y [rad].
+    towards: direction of the axis about which it leans, from x to y [rad].
     """
     import mujoco
 

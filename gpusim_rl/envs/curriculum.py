@@ -38,10 +38,8 @@ Number = float | list[float]
 def check_plan(plan: Plan | None, cfg: Configuration) -> None:
     """Check `task.randomise`, and the schedules against the whole configuration.
 
-    The task and PPO's settings check their own numbers, when they are built.
-
-    Raises:
-        ValueError: an entry is wrong, or a schedule names what cannot be scheduled.
+    The task and PPO's settings check their own numbers, when they are built. ValueError if an entry
+    is wrong, or a schedule names what cannot be scheduled.
     """
     entries.check_entries(cfg["task"].get("randomise", {}))
     if not (plan is None or isinstance(plan, dict)):
@@ -228,8 +226,7 @@ class Curriculum:
     def set_first_values(self, task: "Task") -> None:
         """Give a task the numbers with which its first worlds start.
 
-        Raises:
-            ValueError: a number cannot be scheduled, or begins out of its range.
+        ValueError if a number cannot be scheduled, or begins out of its range.
         """
         for key, entry in self.plan.items():
             section, _, rest = key.partition(".")
@@ -263,13 +260,9 @@ class Curriculum:
     def write(self, numbers: "dict[str, Tensor]", success: "Tensor", iteration: int) -> bool:
         """Write the numbers for an iteration, counted from 0. In place, without a host read.
 
-        Args:
-            numbers: key → the live tensor that holds it.
-            success: () mean of the evaluations.
-
-        Returns:
-            Whether a number changes that the critic may observe. A run that is loaded here
-            observes it anew.
+        numbers: key → the live tensor that holds it. success: () mean of the evaluations. Returns
+        whether a number changes that the critic may observe. A run that is loaded here observes it
+        anew.
         """
         import torch
 

@@ -156,10 +156,9 @@ class Command:
     @property
     def center(self) -> tuple[float, ...]:
         """(n,) middles of the ranges; empty if no part has one."""
-        any_center = any(part.center for part in self.parts)
-        zeros = ((0.0,) * len(part.names) for part in self.parts)
-        pairs = zip(self.parts, zeros, strict=True)
-        return tuple(x for part, zero in pairs for x in part.center or zero) if any_center else ()
+        if not any(part.center for part in self.parts):
+            return ()
+        return tuple(x for part in self.parts for x in part.center or (0.0,) * len(part.names))
 
     @property
     def columns(self) -> list[slice]:
@@ -203,11 +202,6 @@ def check_scheduled(kind: type, name: str) -> None:
         )
 
 
-def no_images(s: State) -> dict[str, Tensor]:
-    """An empty mapping: the command has no further mirror images."""
-    return {}
-
-
 @dataclass(kw_only=True)
 class Reflection:
     """How a task is mirrored: what its sensors' types and joints' axes do not tell.
@@ -225,4 +219,4 @@ class Reflection:
     axis: int
     joints: Flip | None = None
     action: Flip | None = None
-    images: Callable[[State], dict[str, Tensor]] = no_images
+    images: Callable[[State], dict[str, Tensor]] = lambda s: {}

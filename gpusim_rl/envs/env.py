@@ -12,11 +12,11 @@ from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live, Rows, copy_state, load_state, per_world, shared, store
 from gpusim_rl.envs.check_methods import check_outputs, check_start
 from gpusim_rl.envs.observation import Observation, Observer
+from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.statistics import Statistics
 from gpusim_rl.envs.step import Step, StepEnd, fault_reasons, is_valid, quarantined
 from gpusim_rl.envs.task import Task, check_drive_limits, ordered_weights, reward_terms
-from gpusim_rl.envs.worlds import Worlds
 from gpusim_rl.envs.worst_step import WorstStep
 from gpusim_rl.sim.base import Sim
 
@@ -33,7 +33,7 @@ class End(NamedTuple):
 
 
 # Why: docs/decisions/code.md
-class Env(Worlds):
+class Env:
     """A task in a Sim. On a GPU no method reads a tensor on the host, except `metrics`.
 
     Every random number is a function of the seed, its name, the step and the world. The constructor
@@ -63,13 +63,22 @@ class Env(Worlds):
         stagger: bool = True,
         group: ProcessGroup = SINGLE,
     ):
-        ids = {"first": first, "life": life}
-        super().__init__(task, sim, seed=seed, **ids, stagger=stagger, group=group)
+        self.task, self.sim, self.seed, self.group = task, sim, seed, group
+        self.scheduled_task = task.with_scheduled_numbers
+        n = self.num_envs = sim.qpos.shape[0]
+        self.device = sim.qpos.device
+        self.rng = Rng(seed, torch.arange(first, first + n, device=self.device), life)
+        self.step_count = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.time = torch.zeros(n, dtype=torch.int64, device=self.device)
+        self.action = torch.zeros(n, task.action_width, device=self.device)
+        self.previous = torch.zeros_like(self.action)
+        self.memory: dict[str, Tensor] = {}
+        once = Rng(seed, self.rng.worlds, life)  # its streams need not be in the block of a step
+        self._start(once, stagger)
         self.shows_end = False  # whether a step gives the actor's view of the end, too
         self.success = torch.zeros((), device=self.device)  # mean of evaluations: see Curriculum
-        self._invalid = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
+        self._invalid = torch.zeros(n, dtype=torch.bool, device=self.device)
         state = self.current_state()
-        once = Rng(seed, self.rng.worlds, life)  # its streams need not be in the block of a step
         check_outputs(self.scheduled_task, state, once)
         self.terms = list(reward_terms(self.scheduled_task, state))
         self.weights = task.tensor(ordered_weights(self.terms, weights))
@@ -79,21 +88,95 @@ class Env(Worlds):
         self.measurement, self.readings = (x := self.observer.measurement), x.readings
         terms, forced = len(self.terms), "force_left" in self.memory
         self.worst_step = WorstStep(sim, self.rng.worlds, task.fields, terms, forced, group)
-        self.statistics = Statistics(self.terms, self.num_envs, task.dt, self.device, group)
+        self.statistics = Statistics(self.terms, n, task.dt, self.device, group)
         self.update_observations(torch.ones_like(self._invalid))
         # Each random stream joins the block now, before a graph holds the address of the block.
         end = self.end(self.rows(), self.rng)
-        begun = self.scheduled_task.begin(self.num_envs, self.rng, end.state)
-        check_start(task, begun, self.num_envs, "next_start")
+        begun = self.scheduled_task.begin(n, self.rng, end.state)
+        check_start(task, begun, n, "next_start")
         self.first_states(end.state, self.rng)
 
+    def _start(self, once: Rng, stagger: bool) -> None:
+        """Draw the fields of the worlds, and start an episode in each."""
+        n, task = self.num_envs, self.task
+        live = self.world_rows()
+        store(live, self.changed(live, task.randomization.world(once)))
+        if task.fields:
+            self.sim.refresh()
+        check_start(task, start := task.begin(n, self.rng), n)
+        self.memory = task_memory(task, start) | task.randomization.memory(n)
+        self.restart_worlds(self.time == 0)
+        if stagger:
+            self.time.copy_(once.integers("env/stagger", task.horizon)[:, 0])
+
+    # -- the state ---------------------------------------------------------------------------------
+
+    def world_rows(self) -> Rows:
+        """The live tensors (B, …) that a step reads and writes, by name.
+
+        Those of a `State` have its names, the fields of the model begin with `model/`.
+        """
+        sim = self.sim
+        live = dict(qpos=sim.qpos, qvel=sim.qvel, ctrl=sim.ctrl, sensordata=sim.sensordata)
+        live |= {"sim/force": sim.force, "sim/fault": sim.fault(), "sim/overflow": sim.overflow}
+        live |= dict(action=self.action, previous=self.previous, time=self.time) | self.memory
+        live |= {f"model/{name}": sim.model(name) for name in self.task.fields}
+        return live | self.rng.rows()
+
+    def state_of(self, rows: Rows) -> State:
+        """The state that rows make up. Numbers that are float32 already are shared, not copied."""
+        named = {
+            name: x.float() if x.is_floating_point() else x
+            for name, x in rows.items()
+            if "/" not in name
+        }
+        task = self.scheduled_task
+        return State(named, task.sensor_columns, task.joint_columns, task.derived)
+
+    def current_state(self) -> State:
+        """The state at this moment, as copies that no later step changes."""
+        return self.state_of(self.world_rows()).clone()
+
+    def changed(self, rows: Rows, values: Rows, mask: Tensor | None = None) -> Rows:
+        """The rows that values (B, …) by name change, in the worlds of mask (B,) bool; None: all.
+
+        A name is an entry of the memory or a model field of the Sim. "geom_friction.0" is component
+        0 of the last axis of a field. `kick` (B, nv) is added to `qvel`; `force` (B, nv) is the
+        Sim's.
+        """
+        changed: Rows = {}
+        for name, value in values.items():
+            key, part = self._row_of(name)
+            old = changed.get(key, rows[key])
+            place = old if part is None else old[..., part]
+            value = (old + value if name == "kick" else value).to(old.dtype)
+            if mask is not None:
+                value = torch.where(mask.view(-1, *[1] * (place.ndim - 1)), value, place)
+            if part is not None:
+                whole = old.clone()
+                whole[..., part] = value
+                value = whole
+            changed[key] = value.expand_as(old)
+        return changed
+
+    def _row_of(self, name: str) -> tuple[str, int | None]:
+        """The row that a task means by a name, and the component of its last axis."""
+        if name in self.memory:
+            return name, None
+        if name in ("kick", "force"):
+            return {"kick": "qvel", "force": "sim/force"}[name], None
+        field, _, part = name.rpartition(".") if name[-1].isdigit() else (name, "", "")
+        return f"model/{field}", int(part) if part else None
+
     def rows(self) -> Rows:
-        """As `Worlds` has it, with what observations, episodes and the worst step need."""
+        """As `world_rows` has it, with what observations, episodes and the worst step need."""
         env_tensors = {f"env/{name}": x for name, x in self.statistics.episodes_by_name().items()}
         env_tensors |= (
             self.observer.rows() | self.worst_step.rows() | {"env/invalid": self._invalid}
         )
         return self.world_rows() | env_tensors
+
+    # -- a control step ----------------------------------------------------------------------------
 
     def step(self, action: Tensor, on_step: Callable[[State], None] | None = None) -> Step:
         """Apply action (B, nu) for one control period, and restart worlds whose episode ended.
@@ -186,6 +269,48 @@ class Env(Worlds):
             self.update_observations(restarted)
         return ended
 
+    # -- episodes ----------------------------------------------------------------------------------
+
+    def first_states(self, ended: State | None, rng: Rng) -> Rows:
+        """First values of a new episode of each world, by name; pure.
+
+        ended: the last state of the episodes; None if there was none before.
+        """
+        worlds = self.num_envs if ended is None else len(ended.time)
+        start = self.scheduled_task.begin(worlds, rng, ended)
+        start = self.task.randomization.restart(start, rng)
+        patches = self.task.patches
+        return patches.scale_friction(start) if patches else start
+
+    def begin_episodes(self, rows: Rows, ended: State | None, mask: Tensor, rng: Rng) -> Rows:
+        """The rows as new episodes begin in the worlds of mask (B,) bool; pure.
+
+        `start/qpos` and `start/qvel` are first states of all worlds, for `reset`.
+        """
+        start = self.first_states(ended, rng)
+        begun = {f"start/{name}": start.pop(name).to(rows[name].dtype) for name in ("qpos", "qvel")}
+        begun |= self.changed(rows, start, mask)
+        begun["time"] = rows["time"].masked_fill(mask, 0)
+        for name in ("action", "previous"):
+            begun[name] = rows[name].masked_fill(mask[:, None], 0.0)
+        return begun
+
+    def restart_worlds(self, mask: Tensor, ended: State | None = None) -> None:
+        """Begin a new episode in the worlds of mask (B,) bool, as `first_states` says. In place."""
+        live = self.world_rows()
+        store(live, begun := self.begin_episodes(live, ended, mask, self.rng))
+        self.reset(mask, begun["start/qpos"], begun["start/qvel"])
+
+    def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
+        """Begin the episodes in the Sim, once the rows of `begin_episodes` are written. In place.
+
+        Args: as `Sim.reset` has them.
+        """
+        if self.task.patches:
+            self.task.patches.write(self.sim, self.memory["patch"], mask)
+        # after the model fields: sensors of restarted worlds depend on ground and masses
+        self.sim.reset(mask, qpos, qvel)
+
     def restart(self) -> None:
         """Begin a new episode in every world, with the random numbers of the next step."""
         self.begin_step()
@@ -193,6 +318,8 @@ class Env(Worlds):
         self.restart_worlds(every)
         self.statistics.restart()
         self.update_observations(every)
+
+    # -- what others read and write ----------------------------------------------------------------
 
     def set_memory(self, name: str, value: Any) -> None:
         """Overwrite an entry of the memory in every world, such as `command`, and observe again."""
@@ -234,9 +361,13 @@ class Env(Worlds):
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
-        sums = {"success": self.success} | self.statistics.sums_by_name()
-        env_tensors = per_world("env/", self.statistics.episodes_by_name() | self.observer.state())
-        return self.world_tensors() | env_tensors | shared("env/", sums)
+        rows = dict(time=self.time, action=self.action, previous=self.previous)
+        rows |= {f"memory/{name}": x for name, x in self.memory.items()}
+        rows |= self.statistics.episodes_by_name() | self.observer.state()
+        sums = {"step_count": self.step_count, "success": self.success}
+        sums |= self.statistics.sums_by_name()
+        of_sim = per_world("sim/", self.sim.tensors())
+        return of_sim | per_world("env/", rows) | shared("env/", sums)
 
     def state(self) -> dict[str, Tensor]:
         """Copies of all that changes, by name, with the worlds of all ranks."""
@@ -258,3 +389,18 @@ class Env(Worlds):
         """Widths of the actor's observation, of the critic's and of the action: no, nc, nu."""
         actor, critic = self.observation
         return actor.shape[1], critic.shape[1], self.action.shape[1]
+
+
+def task_memory(task: Task, start: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The memory of a task, as its `start` returned it.
+
+    Raises:
+        ValueError: an entry has the name of something else that a `State` has.
+    """
+    memory = {name: x.clone() for name, x in start.items() if name not in ("qpos", "qvel")}
+    reserved = {"ctrl", "sensordata", "action", "previous", "time", "kick", "force", *JOINTS}
+    taken = memory.keys() & {*reserved, *task.sensor_columns, *task.randomization.memory(0)}
+    if taken:
+        where = f"{type(task).__name__}.start"
+        raise ValueError(f"{where}: memory must not be called {taken.pop()!r}: a state has that")
+    return memory

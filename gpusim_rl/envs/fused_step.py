@@ -17,7 +17,7 @@ from gpusim_rl.fuse.kernel import Eager, Place, fuse
 
 
 class PolicyParts(Protocol):
-    """A policy's `sample` in three parts, of which the first and the last are pure, world by world.
+    """A policy's `sample` in three parts; the first and the last are pure, world by world.
 
     `prepare` takes the views (B, …) of both networks, `compute` gives a tensor (B, n) and the next
     memory, and `choose` makes of it what is stored of an action.
@@ -29,11 +29,7 @@ class PolicyParts(Protocol):
 
 
 class WholeSample:
-    """The parts of any policy: `sample` stands outside the kernels.
-
-    Args:
-        policy: with float32 columns alone; env: whose views it takes.
-    """
+    """The parts of any policy with float32 columns alone: `sample` stands outside the kernels."""
 
     def __init__(self, policy: Any, env: Env):
         self.policy, self.env = policy, env
@@ -60,13 +56,11 @@ class FusedStep:
     """Steps an Env with a policy. Every kernel computes what `Env` computes with torch.
 
     The products of the network stand before the first kernel, and the physics after it. A kernel
-    writes the rows of the worlds, those of the record, and what the other kernels need.
+    writes the rows of the worlds, those of the record, and what the other kernels need. All random
+    streams of the worlds have joined the block.
 
-    Args:
-        env: the worlds; their random streams have all joined the block.
-        policy: the parts of the policy that acts; memory: what it remembers, as it is at first.
-        record: (R, B, …) takes what a step gives, at row t (1,).
-        show: print what each kernel replaces, and the file of its source.
+    memory: what the policy remembers, as it is at first. record: (R, B, …) takes what a step gives,
+    at row t (1,). show: print what each kernel replaces, and the file of its source.
 
     Attributes:
         inputs: what `PolicyParts.prepare` made of the views.

@@ -10,11 +10,6 @@ from gpusim_rl.core.rng import Rng
 class Frames:
     """The last values (B, n) of B worlds; a restart fills them with the first. Methods are pure.
 
-    Args:
-        worlds: B.
-        count: how many are kept.
-        width: n.
-
     Attributes:
         frames: (B, count, n) live, oldest first.
     """
@@ -25,9 +20,8 @@ class Frames:
     def pushed(self, frames: Tensor, now: Tensor, began: Tensor | None, first: Tensor) -> Tensor:
         """The frames (B, count, n) after values now (B, n): of a new moment, or of the same one.
 
-        Args:
-            began: (B,) bool, the worlds whose episode begins now; None: it is the same moment.
-            first: (B,) bool, the worlds whose episode began at this moment, also if it is the same.
+        began (B,) bool: the worlds whose episode begins now; None: it is the same moment. first
+        (B,) bool: those whose episode began at this moment, also if it is the same.
         """
         if began is None:
             began, after = first, torch.cat([frames[:, :-1], now[:, None]], 1)
@@ -43,10 +37,8 @@ class Frames:
 class History(Frames):
     """The last observations of B worlds, term by term, each oldest first.
 
-    Args:
-        widths: term → width at one moment, in the order of the view.
-        steps: term → control steps of it that the actor sees; 1 unless given, 0 for none.
-        worlds: B.
+    widths: term → width at one moment, in the order of the view. steps: term → control steps of it
+    that the actor sees; 1 unless given, 0 for none.
     """
 
     def __init__(
@@ -74,9 +66,7 @@ class History(Frames):
 class DelayLine(Frames):
     """The last readings of B worlds, of which the robot gets older ones.
 
-    Args:
-        low, high: least and largest age [control steps], drawn for each episode.
-        worlds, width: B, n.
+    low, high: least and largest age [control steps], drawn for each episode.
     """
 
     def __init__(self, low: int, high: int, worlds: int, width: int, device: torch.device):

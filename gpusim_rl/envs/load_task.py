@@ -1,8 +1,6 @@
 """Finds the class of a task by the name of the task."""
 
 import importlib
-from pathlib import Path
-from types import ModuleType
 
 from gpusim_rl.core.paths import PACKAGE, TASKS, find_code, user_code
 from gpusim_rl.core.user_code import find_class, import_user_file
@@ -20,16 +18,10 @@ def load_task(name: str, code: str | None = None) -> type:
     file = users or find_code("task", name, TASKS)
     if file is None:
         raise ValueError(f"task={name}: there is no file {name}.py in {TASKS}")
-    module = import_file(file)
+    # ours is `gpusim_rl.tasks.…`, the user's `tasks.…`: each file has one name, and one class
+    if file.is_relative_to(TASKS):
+        path = file.relative_to(PACKAGE.parent).with_suffix("")
+        module = importlib.import_module(".".join(path.parts))
+    else:
+        module = import_user_file(file, "tasks")
     return find_class(module, "subclasses of Task", lambda kind: issubclass(kind, Task))
-
-
-def import_file(file: Path) -> ModuleType:
-    """The module of a task's file.
-
-    Ours is named `gpusim_rl.tasks.…`, the user's `tasks.…`: each file has one name, and one class.
-    """
-    if not file.is_relative_to(TASKS):
-        return import_user_file(file, "tasks")
-    name = ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)
-    return importlib.import_module(name)

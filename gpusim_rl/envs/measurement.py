@@ -20,12 +20,9 @@ Update = Callable[[State, Rng], dict[str, Tensor]]  # Task.update
 class Measurement:
     """Computes the readings that a task's methods get on a robot, in the order that they use them.
 
-    Its methods are pure. They take the rows of the worlds: live tensors (B, …) by name.
-
-    Args:
-        task: the task.
-        worlds: B.
-        noise: reading → half-width of its uniform noise, in the unit of the reading.
+    Its methods are pure. They take the rows of the worlds: live tensors (B, …) by name. The
+    constructor raises ValueError if a term reads what no robot measures, or a key names no reading.
+    noise: reading → half-width of its uniform noise, in the unit of the reading.
 
     Attributes:
         widths: reading → its width, of those that `observe` and `control` use.
@@ -34,9 +31,6 @@ class Measurement:
         amplitudes: (n,) half-widths of the noise.
         delay: the readings that are on their way; None if none comes late.
         dropout: what is not delivered; None if everything is.
-
-    Raises:
-        ValueError: a term reads what no robot measures, or a key names no reading.
     """
 
     def __init__(self, task: Task, worlds: int, noise: dict[str, float], device: torch.device):
@@ -159,9 +153,8 @@ class Measurement:
 class Dropout:
     """Readings that are not delivered: the robot keeps the last one, as a driver does.
 
-    Args:
-        chances: reading → probability that it is not delivered in a control step, below 1.
-        widths: reading → its width. All of its columns are delivered or lost together.
+    chances: reading → probability that it is not delivered in a control step, below 1. All columns
+    of a reading are delivered or lost together.
     """
 
     def __init__(self, chances: dict[str, float], widths: dict[str, int], device: torch.device):

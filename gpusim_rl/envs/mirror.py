@@ -113,11 +113,8 @@ def wrench_images(m: mujoco.MjModel, axis: int) -> dict[int, tuple[int, float]]:
 class Reflector:
     """The images of `qpos`, `qvel`, `sensordata`, `ctrl` and the action of a model.
 
-    Args:
-        m: the model.
-        axis: of the mirror's normal, 0 to 2.
-        joints: (nu,) how the positions of the actuated joints look; None for `pairs`.
-        device: of the tensors.
+    axis: of the mirror's normal, 0 to 2. joints: (nu,) how the positions of the actuated joints
+    look; None for `pairs`.
     """
 
     def __init__(self, m: mujoco.MjModel, axis: int, joints: Flip | None, device: str):
@@ -250,9 +247,8 @@ def other_side(name: str) -> str:
 def derive_flips(task: Task) -> dict[str, Flip]:
     """How a reflection changes each term of `observe` and `privileged`, and the `action`.
 
-    Raises:
-        ValueError: the task has no mirror, a term's image is no permutation of its columns with
-            signs, or `control` does not do the mirrored thing; in one line, with the name.
+    ValueError, in one line with the name, if the task has no mirror, a term's image is no
+    permutation of its columns with signs, or `control` does not do the mirrored thing.
     """
     reflection, name = task.mirror, type(task).__name__
     if reflection is None:

@@ -27,19 +27,14 @@ class Observation(NamedTuple):
 class Observer:
     """Computes what actor and critic observe of a state. Terms have the order of the task.
 
-    Args:
-        task: the task, whose methods are pure.
-        state: any state of the worlds; it tells the widths of the terms.
-        noise: reading → half-width of its uniform noise, in the unit of the reading.
+    The constructor raises ValueError if a term reads what no robot measures, or a key names no
+    reading or term. Any state of the worlds tells it the widths of the terms.
 
     Attributes:
         measurement: what the robots measure.
         term_widths: observation term → its width.
         history: what the actor observes of earlier steps; None if it observes one step alone.
         observation: the live tensors of the last observations.
-
-    Raises:
-        ValueError: a term reads what no robot measures, or a key names no reading or term.
     """
 
     def __init__(self, task: Task, state: State, noise: dict[str, float]):

@@ -87,21 +87,6 @@ class State:
         self._derived: Derived = derived or {}
         self._computed: dict[str, Tensor] = {}  # of `derived`, what was read
 
-    @classmethod
-    def copied(
-        cls,
-        tensors: dict[str, Tensor],
-        columns: dict[str, slice],
-        joints: JointColumns | None,
-        derived: Derived | None = None,
-    ) -> Self:
-        """A state of copies of these tensors; floating-point ones become float32."""
-        copies = {
-            name: x.to(torch.float32 if x.is_floating_point() else x.dtype, copy=True).contiguous()
-            for name, x in tensors.items()
-        }
-        return cls(copies, columns, joints, derived)
-
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -135,8 +120,12 @@ class State:
         return type(self)(self._tensors | tensors, self._columns, self._joints, self._derived)
 
     def clone(self) -> Self:
-        """A state of its own with the same values."""
-        return self.copied(self._tensors, self._columns, self._joints, self._derived)
+        """A state of copies of these tensors; floating-point ones become float32."""
+        copies = {
+            name: x.to(torch.float32 if x.is_floating_point() else x.dtype, copy=True).contiguous()
+            for name, x in self._tensors.items()
+        }
+        return type(self)(copies, self._columns, self._joints, self._derived)
 
     def _actuated(self) -> JointColumns:
         if self._joints is None:

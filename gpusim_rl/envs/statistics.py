@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.states import Rows
 from gpusim_rl.envs.step import StepEnd
@@ -23,11 +23,8 @@ SUMS = ("steps", "faults", "overflows", "episodes", "terminations", "returns", "
 class Statistics:
     """Means over B worlds for the log. A step with a fault is counted, but is in no mean.
 
-    Args:
-        terms: names of the reward terms.
-        worlds: B.
-        dt: control period [s].
-        group: the processes whose sums are added.
+    terms: names of the reward terms. dt: control period [s]. group: the processes whose sums are
+    added.
     """
 
     metrics = METRICS
@@ -38,7 +35,7 @@ class Statistics:
         worlds: int,
         dt: float,
         device: torch.device,
-        group: ProcessGroup = SINGLE,
+        group: ProcessGroup,
     ):
         self.terms, self.dt, self.group = terms, dt, group
         self.episode_return = torch.zeros(worlds, device=device)
@@ -84,14 +81,9 @@ class Statistics:
             f"measure/{name}": self.group.all_reduce(value.mean()[None]) / self.group.size
             for name, value in measures.items()
         }
-        values = torch.cat(
-            [
-                # a copy, as the sum over processes is written in place
-                self.group.all_reduce(self.term_sums.clone()),
-                self.group.all_reduce(self.sums.clone()),
-                *means.values(),
-            ]
-        )
+        # copies, as a sum over processes is written in place
+        sums = [self.group.all_reduce(x.clone()) for x in (self.term_sums, self.sums)]
+        values = torch.cat([*sums, *means.values()])
         self.totals.zero_()
         return [*(f"reward/{name}" for name in self.terms), *SUMS, *means], values
 
@@ -103,10 +95,8 @@ class Statistics:
             name: value / steps for name, value in sums.items() if name.startswith("reward/")
         }
         if episodes:
-            sums_of_episodes = (sums["returns"], sums["lengths"] * self.dt, sums["terminations"])
-            self._ended = dict(
-                zip(self._ended, (value / episodes for value in sums_of_episodes), strict=True)
-            )
+            ended = (sums["returns"], sums["lengths"] * self.dt, sums["terminations"])
+            self._ended = dict(zip(self._ended, (x / episodes for x in ended), strict=True))
         metrics |= self._ended | {"fault": sums["faults"], "overflow": sums["overflows"]}
         return metrics | {
             name: value for name, value in sums.items() if name.startswith("measure/")

@@ -20,8 +20,7 @@ ACTIONS = ("action", "previous", "time")  # memory that every Env keeps
 class MidpointRng:
     """Stands in for `Rng`: each number is at the center of its range, and depends on one tensor.
 
-    Args:
-        half: (B,) 0.5 everywhere; with other values the numbers are elsewhere in their ranges.
+    half: (B,) 0.5 everywhere; with other values the numbers are elsewhere in their ranges.
     """
 
     def __init__(self, half: Tensor):
@@ -84,14 +83,7 @@ class RobotInputs(NamedTuple):
 
 
 def needs(task: Task) -> RobotInputs:
-    """Result of `trace_needs` for a task, which is traced once."""
-    if task.traced is None:
-        task.traced = trace_needs(task)
-    return task.traced
-
-
-def trace_needs(task: Task) -> RobotInputs:
-    """Inputs of the actor's observation and of `control` on a robot, found by tracing the task.
+    """Inputs of the actor's observation and of `control` on a robot, from one trace of the task.
 
     On a robot `update` and `control` see the readings as they were delivered, like `observe`.
 
@@ -100,6 +92,8 @@ def trace_needs(task: Task) -> RobotInputs:
             measures or knows: the base's position, a velocimeter, a random number. The line names
             the term. Or a method branches on a tensor.
     """
+    if task.traced is not None:
+        return task.traced
     where, inputs = type(task).__name__, sample_inputs(task)
     drawn = dependencies(f"{where}.start", lambda x: first_memory(task, x[RNG]), {RNG: inputs[RNG]})
     updated, measured, used = reads(task, "update", inputs), task.measured, set[str]()
@@ -124,12 +118,13 @@ def trace_needs(task: Task) -> RobotInputs:
                 raise ValueError(f"{where}: {reader} reads {name!r}, {wrong}")
             readers.append((f"the memory {name!r}", sources))
     memory = tuple(x for x in (*ACTIONS, *drawn) if x in used and x != "command")
-    return RobotInputs(
+    task.traced = RobotInputs(
         readings=tuple(name for name in measured if name in used),
         memory=memory,
         command="command" in used,
         filters=tuple(x for x in memory if updated.get(x, NOTHING) & {*measured, "command"}),
     )
+    return task.traced
 
 
 def reads(
@@ -137,11 +132,8 @@ def reads(
 ) -> dict[str, frozenset[str]]:
     """Which inputs each output of a method depends on; see `dependencies`.
 
-    Args:
-        method: `observe`, `control`, `update`, … It is given a `State` of the inputs, and `update`
-            a `MidpointRng` as well.
-        inputs: what `sample_inputs` returns.
-        refused: an operator that must not be used.
+    The method is given a `State` of what `sample_inputs` returns, and `update` a `MidpointRng` as
+    well. refused: an operator that must not be used.
     """
 
     def function(x: dict[str, Tensor]) -> Result:

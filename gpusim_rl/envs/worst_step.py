@@ -1,12 +1,13 @@
 """The worst control step since the last report, kept on the device for inspection."""
 
+from itertools import takewhile
 from typing import NamedTuple
 
 import torch
 import warp as wp
 from torch import Tensor
 
-from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.states import Rows
 from gpusim_rl.core.streams import launch
@@ -47,41 +48,25 @@ class Failure(NamedTuple):
     step: int  # of the Env's count
     why: list[str]  # of REASONS; empty if the step was no fault
     terms: list[float]  # weighted reward terms [1/s]
-    # Those of `step_tensors`, float64: `changed_tensors` before the step, the others during it.
+    # Those of `step_tensors`, float64: what a step changes before it, the others during it.
     tensors: dict[str, Tensor]
 
 
-def changed_tensors(sim: Sim, forced: bool) -> dict[str, Tensor]:
-    """The tensors (B, …) that a step changes and its repetition needs, but no warm start."""
-    memory = sim.memory if isinstance(sim, ActuatedSim) else {}
-    force = {"force": sim.force} if forced else {}
-    return (
-        {"qpos": sim.qpos, "qvel": sim.qvel}
-        | force
-        | {f"memory/{name}": value for name, value in memory.items()}
-    )
-
-
 def step_tensors(sim: Sim, fields: tuple[str, ...], forced: bool) -> dict[str, Tensor]:
-    """The tensors of a Sim that decide its next step; `forced`: whether forces push."""
-    return (
-        changed_tensors(sim, forced)
-        | {"ctrl": sim.ctrl}
-        | {f"model/{name}": sim.model(name) for name in fields}
-    )
+    """The tensors (B, …) that decide a Sim's next step, but no warm start; `ctrl` and the model
+    fields come last, as the step does not change them. forced: whether forces push."""
+    tensors = {"qpos": sim.qpos, "qvel": sim.qvel} | ({"force": sim.force} if forced else {})
+    if isinstance(sim, ActuatedSim):
+        tensors |= {f"memory/{name}": x for name, x in sim.memory.items()}
+    return tensors | {"ctrl": sim.ctrl} | {f"model/{name}": sim.model(name) for name in fields}
 
 
 # Why: docs/decisions/faults.md
 class WorstStep:
     """Keeps the step with the largest reward term of any world; a fault counts as infinite.
 
-    Args:
-        sim: the worlds.
-        worlds: (B,) int64, their global ids.
-        fields: names of the model fields with a value per world.
-        terms: number of reward terms.
-        forced: whether forces push the robot.
-        group: the processes that share the worlds.
+    worlds: (B,) int64, their global ids. fields: names of the model fields with a value per world.
+    terms: number of reward terms. forced: whether forces push the robot.
     """
 
     def __init__(
@@ -90,14 +75,13 @@ class WorstStep:
         worlds: Tensor,
         fields: tuple[str, ...],
         terms: int,
-        forced: bool = False,
-        group: ProcessGroup = SINGLE,
+        forced: bool,
+        group: ProcessGroup,
     ):
         self.sim, self.worlds, self.num_terms, self.group = sim, worlds, terms, group
         self.live = step_tensors(sim, fields, forced)
-        self._before = {
-            name: torch.zeros_like(x) for name, x in changed_tensors(sim, forced).items()
-        }
+        changed = takewhile(lambda name: name != "ctrl", self.live)
+        self._before = {name: torch.zeros_like(self.live[name]) for name in changed}
         widths = [3 + len(REASONS) + terms, *(x[0].numel() for x in self.live.values())]
         # float64 holds float32, world ids and step counts exactly
         self.row = torch.zeros(sum(widths), dtype=torch.float64, device=sim.qpos.device)

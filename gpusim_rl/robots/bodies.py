@@ -9,6 +9,7 @@ HINGE, FREE = mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_FREE
 SLIDE = mujoco.mjtJoint.mjJNT_SLIDE
 GEOM = mujoco.mjtGeom
 SPHERE, CAPSULE, MESH = GEOM.mjGEOM_SPHERE, GEOM.mjGEOM_CAPSULE, GEOM.mjGEOM_MESH
+LIMIT_TOLERANCE_RAD = 1e-3  # rad by which a stance may be beyond limits
 Array = np.ndarray
 Signs = tuple[float, ...]  # 1 or -1 for each joint; () if there are none
 
@@ -43,7 +44,15 @@ def find_base(spec: mujoco.MjSpec, name: str | None) -> mujoco.MjsBody:
     the world with joints."""
     if name is not None:
         names = [body.name for body in spec.bodies[1:]]
-        return check_floats(spec.body(check_name("base", "body", name, names)))
+        base = root = spec.body(check_name("base", "body", name, names))
+        while root.parent.name != "world":
+            root = root.parent
+        if root.name != base.name:
+            raise RobotError(
+                f"robot.base: {name!r} is inside of {root.name!r}, and only a child of the world "
+                f"can float: name {root.name!r}, or take {name!r} out of it in the file"
+            )
+        return base
     free = [joint.parent for joint in spec.joints if joint.type == FREE]
     if len(free) > 1:
         raise RobotError(
@@ -57,20 +66,6 @@ def find_base(spec: mujoco.MjSpec, name: str | None) -> mujoco.MjsBody:
             f"robot.base: {len(roots)} bodies could be the base, name one of {choices}"
         )
     return roots[0]
-
-
-def check_floats(base: mujoco.MjsBody) -> mujoco.MjsBody:
-    """The base, if it is a child of the world, as a body with a free joint must be; else
-    RobotError."""
-    root = base
-    while root.parent.name != "world":
-        root = root.parent
-    if root.name != base.name:
-        raise RobotError(
-            f"robot.base: {base.name!r} is inside of {root.name!r}, and only a child of the world "
-            f"can float: name {root.name!r}, or take {base.name!r} out of it in the file"
-        )
-    return base
 
 
 # Why: docs/decisions/robots.md
@@ -150,6 +145,13 @@ def subtree(m: mujoco.MjModel, body: int) -> set[int]:
     return bodies
 
 
+def beyond_limits(angles: Array, low: Array, high: Array) -> bool:
+    """Whether an angle (n,) is beyond its limits (n,) [rad] by more than a keyframe may be."""
+    return bool(
+        ((angles < low - LIMIT_TOLERANCE_RAD) | (angles > high + LIMIT_TOLERANCE_RAD)).any()
+    )
+
+
 def qpos_columns(m: mujoco.MjModel, joints: list[str]) -> Array:
     """(n,) where the positions of hinges are in `qpos`."""
     return np.array([m.joint(name).qposadr[0] for name in joints])
@@ -164,12 +166,12 @@ def keyframe_of(m: mujoco.MjModel, joints: list[str], angles: list[float]) -> st
     return ""
 
 
-def locate(m: mujoco.MjModel, name: str) -> tuple[int, int, int]:
-    """The ids (body, geom, site) of the geom, site or body with a name.
+def locate(m: mujoco.MjModel, name: str, key: str = "feet") -> tuple[int, int, int]:
+    """The ids (body, geom, site) of the geom, site or body with a name; a `tool` is no geom.
 
     Geom and site are -1 where the name is not theirs. The body is the one that they are part of.
     """
-    geoms = [m.geom(i).name for i in range(m.ngeom)]
+    geoms = [m.geom(i).name for i in range(m.ngeom)] if key == "feet" else []
     sites = [m.site(i).name for i in range(m.nsite)]
     bodies = [m.body(i).name for i in range(m.nbody)]
     if name in geoms:
@@ -177,7 +179,8 @@ def locate(m: mujoco.MjModel, name: str) -> tuple[int, int, int]:
     if name in sites:
         return m.site_bodyid[sites.index(name)], -1, sites.index(name)
     spheres = [geom for i, geom in enumerate(geoms) if m.geom_type[i] == SPHERE]
-    check_name("feet", "geom, site or body", name, spheres + sites + bodies[1:])
+    kind = "geom, site or body" if key == "feet" else "site or body"
+    check_name(key, kind, name, spheres + sites + bodies[1:])
     return bodies.index(name), -1, -1
 
 

@@ -12,18 +12,8 @@ class Chain:
     """A site as a function of the angles of the hinges between it and the world.
 
     The products of the transforms are written out, without their zeros. So a row of the result does
-    not depend on the number of rows.
-
-    Args:
-        m: the model.
-        site: name of the site.
-        device: of the tensors.
-
-    Attributes:
-        joints: the hinges, by their number in the model, the one at the base first.
-
-    Raises:
-        ValueError: the site hangs on another joint than hinges, one for each body.
+    not depend on the number of rows. ValueError if the site hangs on another joint than hinges, one
+    for each body. `joints` are the hinges by their number in the model, the one at the base first.
     """
 
     def __init__(self, m: mujoco.MjModel, site: str, device: str = "cpu"):

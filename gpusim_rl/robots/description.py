@@ -12,12 +12,7 @@ TASKS = {"quadruped": "quadruped", "humanoid": "humanoid", "arm": "reach"}  # sh
 
 
 def reasons(described: Mapping[str, object], loaded: Loaded) -> dict[str, str]:
-    """Key → where its value comes from, for each that the description lacks.
-
-    Args:
-        described: the description before loading.
-        loaded: the robot.
-    """
+    """Key → where its value comes from, for each that the description before loading lacks."""
     m, robot, shape = loaded.original, loaded.robot, loaded.shape
     free = (m.jnt_type == FREE).any()
     why = {"base": "the body with the free joint" if free else "the root of the joints"}
@@ -46,10 +41,8 @@ def sentence(loaded: Loaded) -> str:
 def task_words(loaded: Loaded, described: Mapping[str, object], name: str) -> str:
     """The words of train.py that train a robot.
 
-    Args:
-        loaded: the robot.
-        described: the description before loading.
-        name: of its file in conf/robot/; "own" if there is none.
+    described: the description before loading. name: of its file in conf/robot/; "own" if there is
+    none.
     """
     words = [f"task={TASKS[shape_of(loaded)]}"]
     if name != "own":

@@ -16,10 +16,7 @@ def compile_mended(spec: mujoco.MjSpec, say: Callable[[str], None]) -> mujoco.Mj
 
     Masses and inertias of almost nothing become `SMALLEST_INERTIA`. Moments of inertia that are not
     positive, or of which one is larger than the others together, become their mean. Those that are
-    so by rounding get a hair more.
-
-    Raises:
-        ValueError: the spec does not compile, for this reason or another.
+    so by rounding get a hair more. ValueError if it does not compile, for this reason or another.
     """
     try:
         return spec.compile()

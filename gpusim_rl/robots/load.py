@@ -1,13 +1,12 @@
 """Load a robot: turn an unmodified MJCF or URDF file into a model for a task.
 
-One recipe serves quadrupeds, humanoids and arms: read → topology → prepare → stance → gains →
-finish. A `Shape` gives what differs.
+One recipe serves quadrupeds, humanoids and arms: read → topology → prepare → stance → gains.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -16,7 +15,7 @@ from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import silence_mujoco, warn_once
 from gpusim_rl.robots.arm import topology as one_arm
 from gpusim_rl.robots.arm.shape import Arm
-from gpusim_rl.robots.bodies import Array, RobotError, Signs, find_base
+from gpusim_rl.robots.bodies import FREE, Array, RobotError, find_base
 from gpusim_rl.robots.humanoid import topology as two_legs
 from gpusim_rl.robots.humanoid.shape import Humanoid
 from gpusim_rl.robots.inertias import compile_mended, implausible
@@ -26,48 +25,11 @@ from gpusim_rl.robots.prepare import add_servos, added_name
 from gpusim_rl.robots.quadruped import topology as four_legs
 from gpusim_rl.robots.quadruped.shape import Quadruped
 from gpusim_rl.robots.robot_config import Robot
-from gpusim_rl.robots.servos import Joints, joint_parameters, six_digits
+from gpusim_rl.robots.servos import joint_parameters, six_digits
 
-
-class Shape(Protocol):
-    """The part of loading that differs between quadrupeds, humanoids and arms.
-
-    It is made of the description, the file's spec and the compiled spec, whose topology it finds.
-    """
-
-    robot: Robot  # the description with base, joints and feet or tool
-    original: mujoco.MjModel  # the model of the file
-    joints: Joints
-    servos: dict[str, str]  # name of the servo → its joint, in the order of ctrl
-    labels: dict[str, str]  # leg or tool → a geom or site of the model
-    qpos: Callable[[Array], Array]  # (n,) angles → (nq,) positions in the model's order
-    size: float  # m: the mean length of a leg, or the reach of an arm; set by `prepare`
-    # Words for `description.reasons`, of a stance from a keyframe: what follows its name; of one
-    # that is guessed: how, and why a keyframe was not taken.
-    stance_words: tuple[str, str, str]
-
-    # Prepares a spec for the task, in place. Returns a copy that has boxes for meshes.
-    def prepare(self, spec: mujoco.MjSpec) -> mujoco.MjSpec: ...
-
-    # The angles (n,) to try, the best first. RobotError if there are none.
-    def stances(self) -> Iterable[Array]: ...
-
-    # Calls `filled(key, guess)` for each gain and limit, in the order of their guesses.
-    def gains(self, filled: Callable[..., Array]) -> None: ...
-
-    # (height of the base [m], why the robot cannot start in the first keyframe or "").
-    def check(self, m: mujoco.MjModel) -> tuple[float | None, str]: ...
-
-    # The signs of a mirrored pose: those of the description after a check, else guessed.
-    def mirror(self, robot: Robot, mjm: mujoco.MjModel, signs: Signs) -> list[float] | None: ...
-
-    # The task's arguments that follow from the robot, beside its model.
-    def arguments(self, robot: Robot) -> dict[str, Any]: ...
-
-    # Key → where its value comes from. `named`: the description has the feet.
-    def reasons(self, robot: Robot, named: bool) -> dict[str, str]: ...
-
-
+# The part of loading that differs. It is made of the description, the file's spec and the compiled
+# spec, whose topology it finds.
+Shape = Quadruped | Humanoid | Arm
 SHAPES: Mapping[str, Callable[..., Shape]] = dict(quadruped=Quadruped, humanoid=Humanoid, arm=Arm)
 
 
@@ -80,7 +42,7 @@ class Loaded:
     mjm: mujoco.MjModel
     spec: mujoco.MjSpec  # of mjm
     text: str  # the MJCF without meshes and textures, for the ONNX file
-    shape: Any  # a `Shape`
+    shape: Any  # one of `SHAPES`
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -137,11 +99,17 @@ def read_spec(file: Path) -> mujoco.MjSpec:
 
 
 def build(name: str, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> Loaded:
-    """The robot in the first stance in which it can start. `original` is the compiled spec."""
+    """The robot in the first stance in which it can start, with the signs of its mirror image.
+
+    `original` is the compiled spec.
+    """
     shape = SHAPES[name](robot, spec, original)
     meshless = shape.prepare(spec)
     if line := implausible(shape.original, str(shape.robot.base), 2 * shape.size):
         warn_once(f"warning: {robot.mjcf}: {line}")
+    signs = () if robot.mirror is None else (*shape.joints.values("mirror", robot.mirror).tolist(),)
+    if not {*signs} <= {-1.0, 1.0}:
+        raise RobotError(f"robot.mirror={robot.mirror}: expected signs, 1 or -1")
     fault, tried = "", []  # why the first candidate cannot start
     for stance in shape.stances():
         candidate = fill(shape, stance)
@@ -154,8 +122,10 @@ def build(name: str, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel
         height, line = shape.check(trial.compile())
         if not line:
             add_servos(spec, shape.servos, candidate, qpos)
-            candidate = replace(candidate, height=robot.height or height)
-            return finish(shape, candidate, spec, trial.to_xml())
+            done, mjm = replace(candidate, height=robot.height or height), compile_spec(spec)
+            done, text = replace(done, mirror=shape.mirror(done, mjm, signs)), trial.to_xml()
+            models = dict(original=shape.original, mjm=mjm, spec=spec)
+            return Loaded(robot=done, text=text, shape=shape, **models)
         fault = fault or line
     raise RobotError(fault)
 
@@ -183,17 +153,6 @@ def fill(shape: Shape, stance: Array) -> Robot:
     return replace(robot, stance=six_digits(stance), **lists)
 
 
-def finish(shape: Shape, robot: Robot, spec: mujoco.MjSpec, text: str) -> Loaded:
-    """The loaded robot of a complete description, with the signs of its mirror image."""
-    mjm, signs = compile_spec(spec), ()
-    if robot.mirror is not None:
-        signs = tuple(shape.joints.values("mirror", robot.mirror).tolist())
-    if not {*signs} <= {-1.0, 1.0}:
-        raise RobotError(f"robot.mirror={robot.mirror}: expected signs, 1 or -1")
-    robot = replace(robot, mirror=shape.mirror(robot, mjm, signs))
-    return Loaded(robot=robot, original=shape.original, mjm=mjm, spec=spec, text=text, shape=shape)
-
-
 def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> str:
     """The shape of a robot: that of its named tool or legs, else the first whose legs are there.
 
@@ -215,5 +174,5 @@ def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> s
         except RobotError:
             continue
         return shape
-    fixed = one_arm.is_fixed(original) and one_arm.count_chains(original) <= 2
+    fixed = FREE.value not in original.jnt_type and one_arm.count_chains(original) <= 2
     return "arm" if fixed else "quadruped"

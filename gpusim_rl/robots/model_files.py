@@ -27,10 +27,7 @@ def copy_model(file: Path, folder: Path) -> Path:
 
     `<include>`s are resolved and paths rewritten. Visual meshes of a URDF file are copied as far as
     they are found, and a line says which are too large. Numbers stay as they are written. Returns
-    the path of the new MJCF file.
-
-    Raises:
-        ValueError: the model attaches other models by `<model file="…"/>`.
+    the path of the new MJCF file. ValueError if it attaches other models by `<model file="…"/>`.
     """
     root = read_root(file)
     folder.mkdir(parents=True, exist_ok=True)
@@ -176,9 +173,8 @@ def read_mjcf(file: Path) -> str:
     text = file.read_text(encoding="utf-8")
     if "<include" not in text:
         return text
-    root = parse(text)
-    resolve_includes(root, file.parent)  # MjSpec.to_xml would round every number to six digits
-    return ElementTree.tostring(root, encoding="unicode")
+    # MjSpec.to_xml would round every number to six digits
+    return ElementTree.tostring(read_root(file), encoding="unicode")
 
 
 def read_root(file: Path) -> ElementTree.Element:
@@ -224,15 +220,10 @@ def unusual_files(folder: Path) -> list[str]:
 
 # Why: docs/decisions/untrusted-files.md
 def check_confined(text: str, folder: Path | None, where: str) -> None:
-    """Check that an MJCF text reads no file outside of a folder, and none at all without one.
+    """ValueError if an untrusted MJCF text reads a file outside of a folder, or any without one.
 
-    Args:
-        text: from an untrusted source.
-        folder: with the files that the model may read.
-        where: how messages call the model.
-
-    Raises:
-        ValueError: it names a file elsewhere, declares XML entities or namespaces, or is not XML.
+    So it is if the text declares XML entities or namespaces, or is not XML. where: as messages call
+    the model.
     """
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise ValueError(f"{where}: a model that declares XML entities is not read")

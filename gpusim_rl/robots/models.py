@@ -21,10 +21,8 @@ RESETS = (
 def find_mjcf(path: str) -> Path:
     """The file at a path, or the file of that name in `tasks/`.
 
-    A bare name is looked up in the working directory's `tasks/` and then in ours.
-
-    Raises:
-        FileNotFoundError: there is none. The message names the choices.
+    A bare name is looked up in the working directory's `tasks/` and then in ours. FileNotFoundError
+    with the choices if there is none.
     """
     file = Path(path) if Path(path).exists() else find_asset(path)
     if file is None or not file.is_file():
@@ -45,14 +43,11 @@ def find_own_mjcf(path: str, task_code: str | None) -> str:
 
 
 def find_robot_file(path: str) -> Path:
-    """The MJCF or URDF file of a robot.
+    """The MJCF or URDF file of a robot: a path, `package:path` within an installed package, or
+    `menagerie:robot`.
 
-    Args:
-        path: a path, `package:path` within an installed package, or `menagerie:robot`.
-
-    Raises:
-        FileNotFoundError: there is none. The message names the files in its folder.
-        ValueError: MuJoCo Menagerie does not have the robot, or cannot be reached.
+    FileNotFoundError, with the files in its folder, if there is none. ValueError if MuJoCo
+    Menagerie does not have the robot, or cannot be reached.
     """
     package, colon, inside = str(path).partition(":")
     if package == "menagerie" and colon:
@@ -74,13 +69,9 @@ def find_robot_file(path: str) -> Path:
 
 
 def find_menagerie_file(name: str) -> Path:
-    """The MJCF file of a robot in MuJoCo Menagerie, which is downloaded once.
+    """The MJCF file of a robot in MuJoCo Menagerie, ROBOT or ROBOT/ENTRY, which is downloaded once.
 
-    Args:
-        name: ROBOT, or ROBOT/ENTRY for another of its files.
-
-    Raises:
-        ValueError: there is no such robot, or it cannot be downloaded.
+    ValueError if there is no such robot, or it cannot be downloaded.
     """
     try:
         import mujoco_menagerie as package

@@ -78,26 +78,25 @@ def copy_without_meshes(
     return meshless
 
 
-def keep_ground(spec: mujoco.MjSpec, original: mujoco.MjModel) -> bool:
-    """Whether the file has level ground at height 0. Other planes of the world are removed, in
-    place: a plane is endless."""
-    planes = {
-        i: geom
-        for i, geom in enumerate(spec.geoms)
-        if geom.type == PLANE and geom.parent.name == "world"
-    }
-    for i, geom in [*planes.items()]:
-        frame = np.zeros(9)
-        mujoco.mju_quat2Mat(frame, original.geom_quat[i])
-        level = frame[8] > 1 - 1e-6 and abs(original.geom_pos[i, 2]) < 1e-3
-        if not (level and (geom.contype or geom.conaffinity)):
-            spec.delete(planes.pop(i))
-    return bool(planes)
-
-
 # Why: docs/decisions/robots.md
-def set_options(option: mujoco.MjOption) -> None:
-    """Set the timestep, the solver and the surroundings that the task is tuned for, in place."""
+def clear(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
+    """Remove the keyframes, sensors, actuators, contact pairs and gravity compensation of the file,
+    and set the timestep, the solver and the surroundings that the task is tuned for, in place.
+
+    Each body gets its compiled mass and inertia. Changes of geoms then leave them.
+    """
+    for element in (*spec.keys, *spec.sensors, *spec.actuators, *spec.pairs):
+        spec.delete(element)
+    for i, body in enumerate(spec.bodies):
+        body.gravcomp = 0
+        if i:  # no world
+            body.mass, body.ipos = original.body_mass[i], original.body_ipos[i]
+            body.inertia, body.iquat = original.body_inertia[i], original.body_iquat[i]
+            body.fullinertia, body.explicitinertial = [np.nan] + [0] * 5, True
+            body.ialt.type = ORIENTATION.mjORIENTATION_QUAT
+    spec.compiler.inertiafromgeom = mujoco.mjtInertiaFromGeom.mjINERTIAFROMGEOM_FALSE
+    spec.compiler.settotalmass, spec.compiler.balanceinertia = -1, False
+    option = spec.option
     option.disableflags, option.enableflags, option.disableactuator = 0, 0, 0
     option.gravity, option.wind = [0, 0, -9.81], [0, 0, 0]
     option.density = option.viscosity = 0
@@ -106,26 +105,6 @@ def set_options(option: mujoco.MjOption) -> None:
     option.iterations, option.ls_iterations, option.jacobian = 6, 10, mujoco.mjtJacobian.mjJAC_DENSE
     option.cone, option.impratio = mujoco.mjtCone.mjCONE_PYRAMIDAL, 1
     option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET  # MuJoCo would hide NaN otherwise
-
-
-def fix_inertias(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
-    """Give each body its compiled mass and inertia, in place. Changes of geoms then leave them."""
-    for i, body in enumerate(spec.bodies[1:], 1):
-        body.mass, body.ipos = original.body_mass[i], original.body_ipos[i]
-        body.inertia, body.iquat = original.body_inertia[i], original.body_iquat[i]
-        body.fullinertia, body.explicitinertial = [np.nan] + [0] * 5, True
-        body.ialt.type = ORIENTATION.mjORIENTATION_QUAT
-    spec.compiler.inertiafromgeom = mujoco.mjtInertiaFromGeom.mjINERTIAFROMGEOM_FALSE
-    spec.compiler.settotalmass, spec.compiler.balanceinertia = -1, False
-
-
-def clear(spec: mujoco.MjSpec) -> None:
-    """Remove the keyframes, sensors, actuators, contact pairs and gravity compensation of the file,
-    in place."""
-    for element in (*spec.keys, *spec.sensors, *spec.actuators, *spec.pairs):
-        spec.delete(element)
-    for body in spec.bodies:
-        body.gravcomp = 0
 
 
 def add_sphere(body: mujoco.MjsBody, name: str, radius: float, place: np.ndarray) -> mujoco.MjsGeom:
@@ -157,8 +136,20 @@ def set_collisions(spec: mujoco.MjSpec, feet: list[str], collide: str) -> None:
 
 
 def add_ground(spec: mujoco.MjSpec, original: mujoco.MjModel, height: float = 0.0) -> None:
-    """Add level ground at a height [m] unless the file has some at 0, in place."""
-    if not keep_ground(spec, original):
+    """Add level ground at a height [m] unless the file has some at 0, in place.
+
+    Other planes of the world are removed: a plane is endless.
+    """
+    ground, planes = False, [(i, x) for i, x in enumerate(spec.geoms) if x.type == PLANE]
+    for i, geom in ((i, x) for i, x in planes if x.parent.name == "world"):
+        frame = np.zeros(9)
+        mujoco.mju_quat2Mat(frame, original.geom_quat[i])
+        level = frame[8] > 1 - 1e-6 and abs(original.geom_pos[i, 2]) < 1e-3
+        if level and (geom.contype or geom.conaffinity):
+            ground = True
+        else:
+            spec.delete(geom)
+    if not ground:
         look = dict(size=[0, 0, 0.05], rgba=[0.32, 0.36, 0.42, 1], pos=[0, 0, height])
         spec.worldbody.add_geom(name=added_name("floor"), type=PLANE, contype=1, **look)
 
@@ -183,9 +174,7 @@ def add_walking_sensors(
 ) -> None:
     """Add the sensors that a walking task reads, in place. It reads ranges of them in this order.
 
-    Args:
-        feet: names of sites, without our prefix.
-        kinds: what is measured of each foot.
+    feet: names of sites, without our prefix. kinds: what is measured of each foot.
     """
     imu = dict(objtype=OBJECT.mjOBJ_SITE, objname=added_name("imu"))
     world = dict(objtype=OBJECT.mjOBJ_XBODY, objname="world")
@@ -207,14 +196,10 @@ def add_torque_sensors(spec: mujoco.MjSpec, joints: dict[str, str]) -> None:
 
 
 def add_servos(spec: mujoco.MjSpec, joints: dict[str, str], robot: Robot, qpos: np.ndarray) -> None:
-    """Add a position servo for each name → joint, and a keyframe of the stance, in place.
+    """Add a position servo for each name → joint, and a keyframe of the stance (nq,), in place.
 
-    Args:
-        spec: prepared.
-        joints: name of the servo → its joint.
-        robot: has the stance, kp, kd, torque and armature of each joint. They are the rounded
-            numbers of the printed description, which so gives the same model.
-        qpos: (nq,) the stance in the model's order.
+    The robot has stance, kp, kd, torque and armature of each joint. They are the rounded numbers of
+    the printed description, which so gives the same model.
     """
     for i, (name, joint) in enumerate(joints.items()):
         servo = spec.add_actuator(name=name, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)

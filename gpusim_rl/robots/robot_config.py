@@ -21,9 +21,8 @@ class Robot:
 
     mjcf: str  # a path, package:path within an installed package, or menagerie:robot
     base: str | None = None  # body; guess: the one with the free joint, else the root
-    feet: list[str] | None = (
-        None  # four geoms, sites or bodies; guess: the spheres at the ends of the legs
-    )
+    # four geoms, sites or bodies; guess: the spheres at the ends of the legs
+    feet: list[str] | None = None
     joints: Any = None  # four lists of abduction, thigh, knee; guess: the hinges above each foot
     # [rad]; guess: the first keyframe in which the robot stands, else legs bent with the feet below
     # the hips

@@ -120,10 +120,8 @@ def torque_limit(m: mujoco.MjModel, i: int) -> float | None:
 def joint_parameters(m: mujoco.MjModel, names: list[str], key: str) -> np.ndarray:
     """(len(names),) what the model says of these joints; NaN where it says nothing.
 
-    Args:
-        names: of joints.
-        key: armature [kg m²], or a property of the joint's actuator: kp [N m/rad], kd [N m s/rad]
-            or torque [N m], its limit.
+    key: armature [kg m²], or a property of the joint's actuator: kp [N m/rad], kd [N m s/rad] or
+    torque [N m], its limit.
     """
     values = np.full(len(names), np.nan)
     for i, name in enumerate(names):
@@ -150,14 +148,10 @@ def gain_reasons(
     guesses: dict[str, str],
     failures: dict[str, str] | None = None,
 ) -> dict[str, str]:
-    """Key → where its values of a robot's joints come from: the file, or a guess.
+    """Key → where its values of a robot's joints come from: the file m, or a guess.
 
-    Args:
-        m: the model of the file.
-        names: of the joints.
-        robot: its values are compared with the file's.
-        guesses: key → how it is guessed, for each key of `FROM_FILE`.
-        failures: key → the guess with which the robot did not stand, of robots that are tried so.
+    guesses: key → how it is guessed, for each key of `FROM_FILE`. failures: key → the guess with
+    which the robot did not stand, of robots that are tried so.
     """
     reasons = {}
     for key, guess in guesses.items():

@@ -122,12 +122,8 @@ def parse_visuals(root: ElementTree.Element) -> mujoco.MjSpec:
 
 
 def add_mesh(spec: mujoco.MjSpec, name: str, scale: str, file: Path | None) -> list[Part]:
-    """Add the mesh of a file to a spec, in place. ValueError, with why, if it cannot be shown.
-
-    Args:
-        spec: of the picture.
-        name, scale: as the URDF file writes them.
-        file: that was found under the name.
+    """Add the mesh of a file to the spec of a picture, in place. ValueError, with why, if it cannot
+    be shown. Name and scale are as the URDF file writes them.
     """
     suffix = Path(name).suffix.lower()
     if suffix not in FORMATS:

@@ -28,10 +28,7 @@ def make_actuated(
 ) -> Sim:
     """`make` with actuators: the Sim itself where its own servos follow the targets at once.
 
-    Args:
-        name, mjm, num_envs, options: as for `make`; mjm has the servos that say gains and limits,
-        fields may name `GAINS` and `DELAY`.
-        actuator: what stands between targets and torques.
+    mjm has the servos that say gains and limits; fields may name `GAINS` and `DELAY`.
     """
     plant = actuator.plant(mjm)
     if actuator.direct:
@@ -55,7 +52,7 @@ def engine(sim: Sim) -> Sim:
 
 
 # Why: docs/decisions/actuators.md
-class ActuatedSim:
+class ActuatedSim(Sim):
     """`Sim` around another: a timestep applies the torque for the targets of `delay` seconds ago.
 
     Args:
@@ -91,7 +88,7 @@ class ActuatedSim:
             self.memory = {"targets": self._zeros(steps)}
             self._ages = torch.arange(steps + 1, device=self.qpos.device).to(self.qpos)
             gains |= {DELAY: [low]}
-        self._gains = {x: self._tensor(y).repeat(len(self.qpos), 1) for x, y in gains.items()}
+        self._model = {x: self._tensor(y).repeat(len(self.qpos), 1) for x, y in gains.items()}
         if self.kind != "position":
             self._set_limits(mjm)
         if self.kind == "dc":
@@ -170,7 +167,7 @@ class ActuatedSim:
         if "targets" not in self.memory:
             return self.ctrl
         recent = torch.cat([self.ctrl[:, None], self.memory["targets"]], 1)  # the newest first
-        age = (self._gains[DELAY] * (PARTS / self._timestep)).round() / PARTS  # timesteps
+        age = (self._model[DELAY] * (PARTS / self._timestep)).round() / PARTS  # timesteps
         shares = (1 - (self._ages - age).abs()).clamp(min=0)  # (B, ages): 1, or of two neighbors
         self.memory["targets"].copy_(recent[:, :-1])
         return (shares[:, :, None] * recent).sum(1)
@@ -181,7 +178,7 @@ class ActuatedSim:
         target = target.maximum(lowest).minimum(highest)  # as the servo would
         error = target - self.qpos.index_select(1, self._qposadr)
         speed = self.qvel.index_select(1, self._dofadr)
-        kp, kd, strength = (self._gains[name] for name in GAINS)
+        kp, kd, strength = (self._model[name] for name in GAINS)
         low, high = (limit * strength for limit in self._forcerange)
         if self.kind == "net":
             torque = strength * self._net_torque(error, speed)
@@ -220,13 +217,10 @@ class ActuatedSim:
         self.overflow &= ~mask
 
     def model(self, field: str) -> Tensor:
-        return self._gains[field] if field in self._gains else self.inner.model(field)
+        return self._model[field] if field in self._model else self.inner.model(field)
 
     def refresh(self) -> None:
         self.inner.refresh()
-
-    def fault(self) -> Tensor:
-        return self._fault
 
     def exceeded(self) -> dict[str, int]:
         return self.inner.exceeded()
@@ -244,5 +238,5 @@ class ActuatedSim:
         """Every live tensor that the engine does not know."""
         return {
             f"actuator/{name}": value
-            for name, value in ({"ctrl": self.ctrl} | self._gains | self.memory).items()
+            for name, value in ({"ctrl": self.ctrl} | self._model | self.memory).items()
         }

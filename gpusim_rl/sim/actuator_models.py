@@ -57,13 +57,8 @@ class Inputs:
 
     def __post_init__(self) -> None:
         k, scales = self.offsets, (self.dt, self.error, self.speed, self.torque)
-        if (
-            not k
-            or k[0] != 0
-            or any(type(x) is not int for x in k)
-            or any(a >= b for a, b in pairwise(k))
-            or k[-1] > FARTHEST
-        ):
+        whole = bool(k) and all(type(x) is int for x in k)
+        if not whole or k[0] != 0 or any(a >= b for a, b in pairwise(k)) or k[-1] > FARTHEST:
             raise ValueError(
                 f"offsets {list(k)[:9]}: expected whole numbers that ascend from 0, at most "
                 f"{FARTHEST}"
@@ -75,11 +70,8 @@ class Inputs:
 class Net:
     """An actuator network with softsign layers, the same for all joints.
 
-    Source: Hwangbo et al., Science Robotics 2019, arXiv:1901.08652.
-
-    Args:
-        inputs: what it sees.
-        layers: (out, in) weight and (out,) bias of each, float32.
+    Source: Hwangbo et al., Science Robotics 2019, arXiv:1901.08652. layers: (out, in) weight and
+    (out,) bias of each, float32.
     """
 
     def __init__(self, inputs: Inputs, layers: list[tuple[Tensor, Tensor]]):
@@ -126,9 +118,7 @@ class Net:
 def load(path: Path) -> Net:
     """An actuator network, on the CPU. Nothing of the file is executed.
 
-    Raises:
-        ValueError: the file is no actuator network.
-        OSError: the file cannot be read.
+    ValueError if the file is none, OSError if it cannot be read.
     """
     if not path.is_file():
         raise FileNotFoundError(f"robot.actuator.file={path}: no such file")
@@ -157,11 +147,7 @@ def load(path: Path) -> Net:
 
 
 def checked(tensors: dict[str, Tensor], width: int) -> list[tuple[Tensor, Tensor]]:
-    """The layers, from `width` inputs to one output.
-
-    Raises:
-        ValueError: the layers do not fit together, or are not finite.
-    """
+    """The layers, from `width` inputs to one output; ValueError unless they fit together."""
     count = len(tensors) // 2
     if not 1 <= count <= DEEPEST or set(tensors) != {
         f"{i}.{name}" for i in range(count) for name in "wb"
@@ -170,12 +156,8 @@ def checked(tensors: dict[str, Tensor], width: int) -> list[tuple[Tensor, Tensor
     layers = [(tensors[f"{i}.w"], tensors[f"{i}.b"]) for i in range(count)]
     for i, (w, b) in enumerate(layers):
         out = 1 if i == count - 1 else len(b) if b.ndim else 0
-        if (
-            w.dtype != torch.float32
-            or b.dtype != torch.float32
-            or w.shape != (out, width)
-            or b.shape != (out,)
-        ):
+        shapes = w.shape == (out, width) and b.shape == (out,)
+        if not shapes or {w.dtype, b.dtype} != {torch.float32}:
             raise ValueError(
                 f"layer {i} is {tuple(w.shape)} {w.dtype}, expected {width} inputs, float32"
             )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 # Why: docs/decisions/sims.md
 class Sim(Protocol):
-    """B copies of one MuJoCo model, stepped together.
+    """B copies of one MuJoCo model, stepped together. What has a body here serves most backends.
 
     The tensors are allocated once and written in place only, in the backend's own precision:
     native float64, warp and mjx float32.
@@ -28,6 +28,8 @@ class Sim(Protocol):
     force: Tensor
     # (B,) bool: the last step exceeded a capacity. Such worlds are in fault() too.
     overflow: Tensor
+    _fault: Tensor
+    _model: dict[str, Tensor]
 
     def step(self, n: int) -> None:
         """Advance every world by n timesteps with `ctrl` held."""
@@ -42,7 +44,7 @@ class Sim(Protocol):
 
         The field was named when the Sim was built.
         """
-        ...
+        return self._model[field]
 
     def refresh(self) -> None:
         """Recompute what MuJoCo derives from masses and inertias, after writes to model(field)."""
@@ -54,14 +56,14 @@ class Sim(Protocol):
         The state is not finite or beyond LIMIT, the engine gave a new warning or error, or a
         capacity was exceeded.
         """
-        ...
+        return self._fault
 
     def exceeded(self) -> dict[str, int]:
         """Capacities that any step so far exceeded: configuration key → the size to set.
 
         Empty if the engine has none that the configuration sets. Reads the device.
         """
-        ...
+        return {}
 
     def tensors(self) -> dict[str, Tensor]:
         """The live tensors that a continuation needs, by name, each with a row for every world.
@@ -72,7 +74,8 @@ class Sim(Protocol):
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Write copies of what `tensors` returned, in place."""
-        ...
+        for name, value in self.tensors().items():
+            value.copy_(state[name])
 
 
 # Vectors of a model's options that may have a value per world.

@@ -5,46 +5,41 @@ import mujoco_warp as mjw
 import numpy as np
 from mujoco.batch import Batch
 
+WORLDS = 16  # of the probe
 MARGIN = 1.5  # times the largest count of the probe
 FEW = 4  # contacts that every world has room for
 
 
-def probe(
-    mjm: mujoco.MjModel, *, num_envs: int = 16, duration: float = 2.0
-) -> tuple[int, int, np.ndarray]:
+def probe(mjm: mujoco.MjModel) -> tuple[int, int, np.ndarray]:
     """Contacts and constraint rows per world, and the poses (P, nq) that were seen.
 
     Both counts are MARGIN times the most seen in MuJoCo C, but never less than FEW contacts need.
 
-    num_envs worlds start at the default pose and at the keyframes in turn, with random speeds of
-    1 m/s and 1 rad/s. Random controls, held for 0.1 s each, then move them. The controls lie in
-    their range, or within ±1 of the keyframe's. The result is deterministic.
+    WORLDS start at the default pose and at the keyframes in turn, with random speeds of 1 m/s and
+    1 rad/s. Random controls, held for 0.1 s each, then move them for 2 s. The controls lie in their
+    range, or within ±1 of the keyframe's. The result is deterministic.
     """
     # fixed: a capacity that differed between runs would change their bits
     rng = np.random.default_rng(0)
-    steps, hold = round(duration / mjm.opt.timestep), max(1, round(0.1 / mjm.opt.timestep))
-    batch = Batch(mjm, num_envs, 1)
-    batch.reset(keyframe=np.arange(num_envs) % (mjm.nkey + 1) - 1)
+    steps, hold = round(2.0 / mjm.opt.timestep), max(1, round(0.1 / mjm.opt.timestep))
+    batch = Batch(mjm, WORLDS, 1)
+    batch.reset(keyframe=np.arange(WORLDS) % (mjm.nkey + 1) - 1)
     low, high = mjm.actuator_ctrlrange.T
-    draw = rng.uniform(size=(num_envs, -(-steps // hold), mjm.nu))
+    draw = rng.uniform(size=(WORLDS, -(-steps // hold), mjm.nu))
     control = np.where(
         mjm.actuator_ctrllimited,
         low + (high - low) * draw,
         batch.bind("ctrl")[:, None] + 2 * draw - 1,
     )
     control = control.repeat(hold, axis=1)[:, :steps]
-    batch.bind("qvel")[:] += rng.standard_normal((num_envs, mjm.nv))
+    batch.bind("qvel")[:] += rng.standard_normal((WORLDS, mjm.nv))
     seen = batch.rollout(steps, control, record=("ncon", "nefc", "qpos"))
     contacts, rows = (int(np.ceil(MARGIN * seen[name].max())) for name in ("ncon", "nefc"))
     # What a model can always come to: a few contacts, and all its limits and frictions at once.
     contacts = max(contacts, FEW)
-    fixed = (
-        mjm.jnt_limited.sum()
-        + mjm.tendon_limited.sum()
-        + (mjm.dof_frictionloss > 0).sum()
-        + (mjm.tendon_frictionloss > 0).sum()
-    )
-    rows = max(rows, int(fixed) + 6 * mjm.neq + 4 * FEW)
+    frictions = (mjm.dof_frictionloss > 0).sum() + (mjm.tendon_frictionloss > 0).sum()
+    fixed = int(mjm.jnt_limited.sum() + mjm.tendon_limited.sum() + frictions)
+    rows = max(rows, fixed + 6 * mjm.neq + 4 * FEW)
     return contacts, rows, seen["qpos"][:, ::hold].reshape(-1, mjm.nq)
 
 

@@ -41,11 +41,7 @@ def choose(name: str, device: str) -> tuple[str, str]:
 
 
 def order_of_contacts(name: str, device: str, mjm: mujoco.MjModel, deterministic: bool) -> str:
-    """A line that says where sim.deterministic=true cannot repeat bits; empty elsewhere.
-
-    Args:
-        name, device, mjm, deterministic: as for `solver_cost`, and an option of sim=warp.
-    """
+    """A line that says where sim.deterministic=true cannot repeat bits; empty elsewhere."""
     name, device = choose(name, device)
     collides = bool((mjm.geom_contype | mjm.geom_conaffinity).any() or mjm.npair)
     if name != "warp" or device == "cpu" or not (deterministic and collides):
@@ -62,11 +58,7 @@ def solver_cost(
 ) -> str:
     """A line that says what the solver's iterations cost; empty if they are few, or end early.
 
-    Args:
-        name, device: of a Sim, as for `choose`.
-        mjm: the model that is stepped.
-        substeps: timesteps of a control step.
-        conditional: the option of sim=warp.
+    substeps: timesteps of a control step. conditional: the option of sim=warp.
     """
     name, device = choose(name, device)
     iterations, ends_early = mjm.opt.iterations, conditional and device != "cpu"

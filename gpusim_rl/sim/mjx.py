@@ -19,13 +19,13 @@ from mujoco import mjx
 from mujoco.batch import Batch
 from torch import Tensor
 
-from gpusim_rl.sim.base import STATE, with_derived, write_fault
+from gpusim_rl.sim.base import STATE, Sim, with_derived, write_fault
 
 LACKING = ("history", "plastic")  # of STATE: what MJX does not have
 Arrays = dict[str, jax.Array]
 
 
-class Mjx:
+class Mjx(Sim):
     """`Sim` over MJX, in float32, or with JAX_ENABLE_X64=1 in float64.
 
     Neighbors change no bit of a world's result. JAX returns new buffers from each call, so the
@@ -88,9 +88,6 @@ class Mjx:
         self._copy(restart(self._m, self._blank, fields, state, **to_jax(start)))
         self._fault &= ~mask
 
-    def model(self, field: str) -> Tensor:
-        return self._model[field]
-
     def refresh(self) -> None:
         """MJX has no mj_setConst: MuJoCo C does it on the host. Call it outside the iteration."""
         batch = Batch(self._mjm, len(self.qpos), 0)
@@ -101,20 +98,10 @@ class Mjx:
         for name in self._model.keys() - set(self._fields):
             self._model[name].copy_(torch.from_numpy(live[name]).reshape(self._model[name].shape))
 
-    def fault(self) -> Tensor:
-        return self._fault
-
-    def exceeded(self) -> dict[str, int]:
-        return {}
-
     def tensors(self) -> dict[str, Tensor]:
         """Derived constants too: computed again they may differ."""
         model = {f"model/{name}": value for name, value in self._model.items()}
         return {**self._state, **model, "fault": self._fault}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        for name, value in self.tensors().items():
-            value.copy_(state[name])
 
     # Why: docs/decisions/sims.md
     def _copy(self, result: Arrays) -> None:
@@ -200,11 +187,7 @@ def jax_device(device: str) -> Any:
 
 
 def put_model(mjm: mujoco.MjModel, device: Any) -> tuple[mjx.Model, mjx.Data]:
-    """The model and the Data that a world starts from, on the device.
-
-    Raises:
-        ValueError: names in one line what MJX cannot do.
-    """
+    """The model and the Data that a world starts from; ValueError names what MJX cannot do."""
     try:
         m = mjx.put_model(mjm, device=device, impl="jax")
         blank = mjx.make_data(mjm, device=device, impl="jax")

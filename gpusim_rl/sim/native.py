@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpusim_rl.core.errors import silence_mujoco
 from gpusim_rl.sim import data_sensors
-from gpusim_rl.sim.base import write_fault
+from gpusim_rl.sim.base import Sim, write_fault
 
 ROW = mujoco.mjtState.mjSTATE_INTEGRATION  # what Batch keeps per world: state, controls, warm start
 VELOCITY = mujoco.mjtStage.mjSTAGE_VEL.value
@@ -38,7 +38,7 @@ def fast(mjm: mujoco.MjModel) -> mujoco.MjModel:
     return model
 
 
-class Native:
+class Native(Sim):
     """`Sim` over MuJoCo C. Results are bit-identical at any number of threads and of neighbors.
 
     Args:
@@ -123,25 +123,15 @@ class Native:
             mujoco.mj_rnePostConstraint(self.batch.model, self._scratch)
             forces[:] = self._scratch.cfrc_ext
 
-    def model(self, field: str) -> Tensor:
-        return self._model[field]
-
     def refresh(self) -> None:
         self.batch.set_const()
-
-    def fault(self) -> Tensor:
-        return self._fault
-
-    def exceeded(self) -> dict[str, int]:
-        return {}  # MuJoCo C has room as the model's <size memory=…> says
 
     def tensors(self) -> dict[str, Tensor]:
         fields = {f"model/{name}": value for name, value in self._model.items()}
         return {"rows": self._rows, "sensordata": self.sensordata, **fields}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        for name, value in self.tensors().items():
-            value.copy_(state[name])
+        super().load(state)
         if self._model:
             self.refresh()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from gpusim_rl.core.graphs import capture
 from gpusim_rl.core.streams import launch, start_warp, warp_stream
 from gpusim_rl.sim import data_sensors
-from gpusim_rl.sim.base import LIMIT, STATE, with_derived
+from gpusim_rl.sim.base import LIMIT, STATE, Sim, with_derived
 from gpusim_rl.sim.warp_model import (
     accepted,
     make_data,
@@ -90,7 +90,7 @@ def place(
     frames[i, k, 2, 2] = w * w - x * x - y * y + z * z
 
 
-class Warp:
+class Warp(Sim):
     """`Sim` over MuJoCo Warp, in float32.
 
     On the CPU a world's result is bit-identical with any number of neighbors.
@@ -214,15 +214,9 @@ class Warp:
         sizes = {"naconmax": 2 * self.d.naconmax} if pool else {}
         return sizes | ({"njmax": 2 * self.d.njmax} if rows else {})
 
-    def model(self, field: str) -> Tensor:
-        return self._model[field]
-
     def refresh(self) -> None:
         with self._scope():
             mjw.set_const(self.m, self.d)
-
-    def fault(self) -> Tensor:
-        return self._fault
 
     def tensors(self) -> dict[str, Tensor]:
         """Derived constants too: computed again they may differ."""
@@ -230,8 +224,7 @@ class Warp:
         return {**self._state, **model, "overflow": self.overflow, "fault": self._fault}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        for name, value in self.tensors().items():
-            value.copy_(state[name])
+        super().load(state)
         if "geom_pos" in self._model:
             self._move_ground()
 

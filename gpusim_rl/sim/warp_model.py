@@ -28,10 +28,8 @@ KINEMATIC = sensor_types(
 def accepted(mjm: mujoco.MjModel) -> mujoco.MjModel:
     """A copy of the model without the autoreset flag, which mujoco_warp refuses.
 
-    Nothing is lost: MuJoCo Warp never resets by itself.
-
-    Raises:
-        ValueError: the model has what keeps state that mjSTATE_INTEGRATION does not name.
+    Nothing is lost: MuJoCo Warp never resets by itself. ValueError if the model has what keeps
+    state that mjSTATE_INTEGRATION does not name.
     """
     if mjm.nflex or mjm.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
         raise ValueError("sim=warp runs neither flexes nor sleeping islands: use sim=native")
@@ -94,10 +92,8 @@ def share_buffer(d: mjw.Data, names: tuple[str, ...]) -> tuple[Tensor, Tensor, d
     """Move the float32 arrays of these names into one buffer, so that few kernels reset them all.
 
     In place: `d` has views of the buffer afterwards. Arrays of another type stay as they are.
-
-    Returns:
-        The buffer (n,); (n,) int32 the world to which each of its numbers belongs; and all arrays
-        of these names as tensors, those in the buffer as views of it.
+    Returns the buffer (n,); (n,) int32 the world to which each of its numbers belongs; and all
+    arrays of these names as tensors.
     """
     tensors = {name: wp.to_torch(getattr(d, name)) for name in names}
     arrays = {name: x for name, x in tensors.items() if x.dtype == torch.float32 and x.numel()}

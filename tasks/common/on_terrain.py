@@ -93,10 +93,8 @@ class OnTerrain(Task):
         start = super().next_start(start, ended, rng) | {"kind": ended.kind}
         if not self.terrain["moves"]:
             return start | {"level": ended.level}
-        decides, share = (
-            ended.wanted > SHORTEST_WALK_M,
-            ended.progress / ended.wanted.clamp(min=1e-6),
-        )
+        decides = ended.wanted > SHORTEST_WALK_M
+        share = ended.progress / ended.wanted.clamp(min=1e-6)
         lasted = ended.time >= self.horizon
         up = lasted & decides & (share > self.terrain["up"])
         down = ~lasted | (decides & (share < self.terrain["down"]))

@@ -18,9 +18,8 @@ from gpusim_rl.envs.task import Task
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0), (0.2, 0.6, 1.0), (0.2, 0.6, 1.0)  # of the largest commands
 PAIRS = (0.5, 0, 0.5), (-0.5, 0, 0.5), (0.5, 0.6, 0), (-0.5, 0.6, 0), (0, 0.6, 0.6), (0.75, 0, -0.3)
 AVERAGE = 0.5  # s: time constant of the mean error of the velocity
-ERROR_KNEE = (
-    0.5  # m/s, rad/s: δ, from which a mean error costs no more: else falling would be cheaper
-)
+# m/s, rad/s: δ, from which a mean error costs no more: else falling would be cheaper
+ERROR_KNEE = 0.5
 
 
 class StartSpread(NamedTuple):
@@ -50,22 +49,12 @@ class Walking(Task):
     offsets: ClassVar[tuple[float, ...]]  # turns of the clock by which each foot is late
     spread: ClassVar[StartSpread] = StartSpread()
     least_command: ClassVar[float] = 0.1  # a command of a smaller norm asks to stand
-    ranges: ClassVar = dict(
-        fastest=AT_LEAST_0,
-        redraw=POSITIVE,
-        acceleration=POSITIVE,
-        share_standing=CHANCE,
-        sigma=POSITIVE,
-        sigma_feet=POSITIVE,
-        base_height=POSITIVE,
-        swing_height=AT_LEAST_0,
-        gait=POSITIVE,
-        gait_pose=Range(-3.1416, 3.1416),
-        action_scale=POSITIVE,
-    )
-    action_scale: (
-        float  # how far a unit of action moves a joint's target; each task says in which unit
-    )
+    ranges: ClassVar = dict(fastest=AT_LEAST_0, swing_height=AT_LEAST_0, share_standing=CHANCE)
+    ranges |= dict(gait_pose=Range(-3.1416, 3.1416), gait=POSITIVE, action_scale=POSITIVE)
+    ranges |= dict(redraw=POSITIVE, acceleration=POSITIVE, base_height=POSITIVE)
+    ranges |= dict(sigma=POSITIVE, sigma_feet=POSITIVE)
+    # how far a unit of action moves a joint's target; each task says in which unit
+    action_scale: float
     fastest: Scheduled[tuple[float, float, float]]  # m/s, m/s, rad/s: commands are uniform within ±
     redraw: float  # s: time between two commands
     # m/s², m/s², rad/s²: how fast the velocity to follow moves to a new command; at once if empty

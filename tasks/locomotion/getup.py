@@ -57,20 +57,10 @@ class Getup(Task):
     (arXiv:2502.08844).
     """
 
-    ranges: ClassVar = dict(
-        action_scale=POSITIVE,
-        ahead=POSITIVE,
-        drop=AT_LEAST_0,
-        easy=CHANCE,
-        base_height=POSITIVE,
-        sigma=POSITIVE,
-        sigma_pose=POSITIVE,
-        sigma_velocity=POSITIVE,
-        sigma_action=POSITIVE,
-        near=POSITIVE,
-        fastest=AT_LEAST_0,
-        margin=AT_LEAST_0,
-    )
+    ranges: ClassVar = dict(action_scale=POSITIVE, ahead=POSITIVE, near=POSITIVE, easy=CHANCE)
+    ranges |= dict(base_height=POSITIVE, drop=AT_LEAST_0, fastest=AT_LEAST_0, margin=AT_LEAST_0)
+    ranges |= dict(sigma=POSITIVE, sigma_pose=POSITIVE)
+    ranges |= dict(sigma_velocity=POSITIVE, sigma_action=POSITIVE)
     action_scale: float  # rad that a joint's target moves in a control step, per unit of action
     ahead: float  # rad: largest distance of a target from the measured angle
     drop: Scheduled[float]  # m: height of the robot's lowest point at the start

@@ -48,19 +48,9 @@ class Reach(Task):
     Goals are drawn and drawn again as in Isaac Lab's reach task (Mittal et al., arXiv:2301.04195).
     """
 
-    ranges: ClassVar = dict(
-        center=Range(),
-        largest=POSITIVE,
-        redraw=POSITIVE,
-        largest_speed=POSITIVE,
-        largest_acceleration=POSITIVE,
-        margin=AT_LEAST_0,
-        ahead=POSITIVE,
-        spread=AT_LEAST_0,
-        sigma=POSITIVE,
-        sigma_fine=POSITIVE,
-        tolerance=POSITIVE,
-    )
+    ranges: ClassVar = dict(center=Range(), largest=POSITIVE, redraw=POSITIVE, tolerance=POSITIVE)
+    ranges |= dict(largest_speed=POSITIVE, largest_acceleration=POSITIVE, ahead=POSITIVE)
+    ranges |= dict(margin=AT_LEAST_0, spread=AT_LEAST_0, sigma=POSITIVE, sigma_fine=POSITIVE)
     center: tuple[float, ...]  # m: middle of the box of goals
     largest: tuple[float, ...]  # m: half-widths of the box
     redraw: float  # s: time between two goals

@@ -405,7 +405,8 @@ def test_the_yaml_lists_every_field():
 
 
 def table_rows(randomise: dict) -> list[str]:
-    """The rows that docs/randomisation.md is to have, with the numbers of `task.randomise`."""
+    """The rows that docs/randomisation.md is to have but for meaning and unit, with the numbers of
+    `task.randomise`."""
     draws = {"world": "once per world", "episode": "at each restart", "push": "at random times"}
     rows = []
     for name, properties in {**FIELDS, "bias.<reading>": BIAS}.items():
@@ -415,8 +416,6 @@ def table_rows(randomise: dict) -> list[str]:
         default = f"{entry['low']} to {entry['high']}" if properties is not BIAS else "the task's"
         cells = [
             f"`{name}`",
-            properties.means,
-            properties.unit,
             hows,
             draws[properties.when],
             default,
@@ -427,7 +426,9 @@ def table_rows(randomise: dict) -> list[str]:
 
 
 def test_the_docs_list_every_field():
-    """docs/randomisation.md has the table of the code."""
+    """docs/randomisation.md has the table of the code, and says what each field is."""
     table = (ROOT / "docs" / "randomisation.md").read_text().partition("| field |")[2]
-    rows = [line for line in table.splitlines() if line.startswith("| `")]
-    assert rows == table_rows(read("config")["task"]["randomise"])
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| `")]
+    assert all(meaning and unit for _, meaning, unit, *_ in rows)
+    facts = [" | ".join([name, *others]) for name, _, _, *others in rows]
+    assert facts == table_rows(read("config")["task"]["randomise"])

@@ -1,22 +1,19 @@
 """The table of what can be randomized: plain data, without torch."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Field:
-    """Something that can be randomized.
+    """Something that can be randomized; docs/randomisation.md says what it is, and its unit.
 
     Args:
-        means: what it is, for the docs.
-        unit: of `low` and `high` where they are added or set.
         when: "world" is drawn once, before training; "episode" at each restart; "push" at random
             times.
         of: what it belongs to, whose names `only` takes: geom, body, joint or actuator; "" for the
             whole world.
         targets: model fields; "geom_friction.0" is component 0 of the last axis.
         hows: what may be done with a number: scale the model's own, be added to it, or set it.
-        each_or_all: whether its entry has `each`: one number for each thing, or one for all.
         base: it needs a free base. With `of`, it is of the base unless `only` names others.
         columns: numbers of each thing: 3 for x, y and z.
         signed: the model's own value may become negative.
@@ -24,18 +21,21 @@ class Field:
         timed: further keys of a push.
     """
 
-    means: str
-    unit: str
     when: str
     of: str = ""
     targets: tuple[str, ...] = ()
     hows: tuple[str, ...] = ("add",)
-    each_or_all: bool = False
+    _: KW_ONLY
     base: bool = False
     columns: int = 1
     signed: bool = False
     positive: bool = False
     timed: tuple[str, ...] = ()
+
+    @property
+    def each_or_all(self) -> bool:
+        """Whether its entry has `each`: one number for each thing, or one for all."""
+        return bool(self.of) and not self.base
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -44,111 +44,35 @@ class Field:
         return ("kind", "low", "high", *(key for key in chosen if chosen[key]), *self.timed)
 
 
-ANY = ("scale", "add", "set")
+ANY, SCALE = ("scale", "add", "set"), ("scale",)
+STIFFNESS = ("actuator_gainprm.0", "actuator_biasprm.1")  # of a position servo
 # Why: docs/decisions/randomization.md
 FIELDS: dict[str, Field] = {
-    "friction": Field(
-        means="sliding friction of geoms", unit="1", when="episode",
-        of="geom", targets=("geom_friction.0",), hows=("set", "scale"), each_or_all=True,
-    ),
-    "mass": Field(
-        means="mass and inertia of bodies, together", unit="1", when="world",
-        of="body", targets=("body_mass", "body_inertia"), hows=("scale",), each_or_all=True,
-        positive=True,
-    ),
-    "inertia": Field(
-        means="inertia of bodies alone", unit="1", when="world",
-        of="body", targets=("body_inertia",), hows=("scale",), each_or_all=True, positive=True,
-    ),
-    "center": Field(
-        means="center of mass of the base, x, y and z each", unit="m", when="world",
-        of="body", targets=("body_ipos",), base=True, columns=3, signed=True,
-    ),
-    "payload": Field(
-        means="extra mass at the base's center of mass", unit="kg", when="world",
-        of="body", targets=("body_mass",), base=True, positive=True,
-    ),
-    "armature": Field(
-        means="rotor inertia of joints", unit="kg m², kg", when="world",
-        of="joint", targets=("dof_armature",), hows=ANY, each_or_all=True,
-    ),
-    "damping": Field(
-        means="viscous damping of joints", unit="N m s/rad, N s/m", when="episode",
-        of="joint", targets=("dof_damping",), hows=ANY, each_or_all=True,
-    ),
-    "joint_friction": Field(
-        means="dry friction of joints", unit="N m, N", when="episode",
-        of="joint", targets=("dof_frictionloss",), hows=ANY, each_or_all=True,
-    ),
-    "kp": Field(
-        means="stiffness of position servos", unit="1", when="episode",
-        of="actuator", targets=("actuator_gainprm.0", "actuator_biasprm.1"), hows=("scale",),
-        each_or_all=True, positive=True,
-    ),
-    "kd": Field(
-        means="damping of position servos", unit="1", when="episode",
-        of="actuator", targets=("actuator_biasprm.2",), hows=("scale",), each_or_all=True,
-    ),
-    "strength": Field(
-        means="force limit of actuators", unit="1", when="episode",
-        of="actuator", targets=("actuator_forcerange",), hows=("scale",), each_or_all=True,
-    ),
-    "gain": Field(
-        means="force of motors and rotors for what they are told", unit="1", when="episode",
-        of="actuator", targets=("actuator_gainprm.0",), hows=("scale",), each_or_all=True,
-    ),
-    "gravity": Field(
-        means="magnitude of gravity", unit="m/s²", when="episode",
-        targets=("opt.gravity",), hows=("set", "scale"),
-    ),
-    "tilt": Field(
-        means="angle of gravity from the model's own, in any direction", unit="rad", when="episode",
-        targets=("opt.gravity",),
-    ),
-    "wind": Field(
-        means="speed of the wind, in any horizontal direction", unit="m/s", when="episode",
-        targets=("opt.wind",), hows=("set",),
-    ),
-    "encoder": Field(
-        means="offset of joint encoders: of what the actor sees, and of what a position servo "
-              "acts on", unit="rad, m",
-        when="episode", of="joint", each_or_all=True,
-    ),
-    "start_angle": Field(
-        means="joint angle at the start, beside the task's, within the joint's range",
-        unit="rad, m", when="episode", of="joint", each_or_all=True,
-    ),
-    "start_speed": Field(
-        means="joint speed at the start, beside the task's", unit="rad/s, m/s",
-        when="episode", of="joint", each_or_all=True,
-    ),
-    "start_height": Field(
-        means="height of the base at the start, beside the task's", unit="m", when="episode",
-        base=True,
-    ),
-    "start_velocity": Field(
-        means="velocity of the base at the start, x, y and z each, beside the task's", unit="m/s",
-        when="episode", base=True, columns=3,
-    ),
-    "start_spin": Field(
-        means="angular velocity of the base at the start, x, y and z each, beside the task's",
-        unit="rad/s", when="episode", base=True, columns=3,
-    ),
-    "push": Field(
-        means="change of the base's velocity, x and y each, in the world; `every`: mean seconds "
-              "between two", unit="m/s",
-        when="push", base=True, columns=2, timed=("every",),
-    ),
-    "force": Field(
-        means="force on the base, x and y each, in the world; `every`: mean seconds between two, "
-              "`hold`: it lasts, uniform",
-        unit="N", when="push", base=True, columns=2, timed=("every", "hold"),
-    ),
-}  # fmt: skip
-BIAS = Field(
-    means="constant error of a reading of the robot, each of its entries",
-    unit="the reading's", when="episode",
-)  # fmt: skip
+    "friction": Field("episode", "geom", ("geom_friction.0",), ("set", "scale")),
+    "mass": Field("world", "body", ("body_mass", "body_inertia"), SCALE, positive=True),
+    "inertia": Field("world", "body", ("body_inertia",), SCALE, positive=True),
+    "center": Field("world", "body", ("body_ipos",), base=True, columns=3, signed=True),
+    "payload": Field("world", "body", ("body_mass",), base=True, positive=True),
+    "armature": Field("world", "joint", ("dof_armature",), ANY),
+    "damping": Field("episode", "joint", ("dof_damping",), ANY),
+    "joint_friction": Field("episode", "joint", ("dof_frictionloss",), ANY),
+    "kp": Field("episode", "actuator", STIFFNESS, SCALE, positive=True),
+    "kd": Field("episode", "actuator", ("actuator_biasprm.2",), SCALE),
+    "strength": Field("episode", "actuator", ("actuator_forcerange",), SCALE),
+    "gain": Field("episode", "actuator", ("actuator_gainprm.0",), SCALE),
+    "gravity": Field("episode", "", ("opt.gravity",), ("set", "scale")),
+    "tilt": Field("episode", "", ("opt.gravity",)),
+    "wind": Field("episode", "", ("opt.wind",), ("set",)),
+    "encoder": Field("episode", "joint"),
+    "start_angle": Field("episode", "joint"),
+    "start_speed": Field("episode", "joint"),
+    "start_height": Field("episode", base=True),
+    "start_velocity": Field("episode", base=True, columns=3),
+    "start_spin": Field("episode", base=True, columns=3),
+    "push": Field("push", base=True, columns=2, timed=("every",)),
+    "force": Field("push", base=True, columns=2, timed=("every", "hold")),
+}
+BIAS = Field("episode")
 
 
 def field(name: str) -> Field:

@@ -6,11 +6,7 @@ from torch.nn.functional import normalize
 
 
 class Gravity:
-    """The direction of a model's gravity, and two unit vectors at right angles to it.
-
-    Args:
-        own: (3,) the model's own gravity [m/s²].
-    """
+    """A model's own gravity (3,) [m/s²], and two unit vectors at right angles to it."""
 
     def __init__(self, nominal: Tensor):
         self.nominal = nominal

@@ -11,11 +11,8 @@ from gpusim_rl.envs.randomization.sampling import Block, zero_padded
 class Pushes:
     """Draws the pushes of each control step, for the entries `push` and `force`.
 
-    Args:
-        entries: field → entry; those without `every` are ignored.
-        dt: control period [s].
-        first: column of `qvel` with the velocity of the base along x.
-        nv: width of `qvel`.
+    dt: control period [s]. first: column of `qvel` with the velocity of the base along x. nv: width
+    of `qvel`.
     """
 
     def __init__(self, entries: dict[str, Entry], dt: float, first: int, nv: int, device: str):

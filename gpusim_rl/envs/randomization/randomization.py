@@ -26,21 +26,15 @@ Draw = Callable[[str], Tensor]  # name of an entry → its numbers (B, width)
 class Randomization:
     """The entries of `task.randomise` that are on, for a model. Its methods are pure.
 
-    Args:
-        mjm: the model, with its servos.
-        randomise: field → entry, as `fields.FIELDS` says.
-        actuator: what makes torques in place of those servos.
-        dt: control period [s].
-        readings: what a robot of this model can measure → width.
+    The constructor raises ValueError if an entry makes no sense, or does not fit this model.
+    actuator: what makes torques in place of the model's servos. dt: control period [s]. readings:
+    what a robot of this model can measure → width.
 
     Attributes:
         entries: field → entry, of those that are on.
         fields: names of the model fields that get a value per world.
         push: draws the pushes of a control step.
         biases: reading → width, of those that have a bias.
-
-    Raises:
-        ValueError: an entry makes no sense, or does not fit this model.
     """
 
     def __init__(
@@ -99,11 +93,7 @@ class Randomization:
         return value[..., int(part)] if part else value
 
     def check_low(self, name: str, low: float) -> None:
-        """Check the least number of an entry against the model.
-
-        Raises:
-            ValueError: it scales only zeros, or a mass or the like could become negative.
-        """
+        """ValueError if an entry scales only zeros, or `low` may make a mass or such negative."""
         how, properties = self._how(name), field(name)
         if name == "wind" and not self.mjm.opt.density:
             raise ValueError('task.randomise.wind: this model has no air, such as density="1.2"')

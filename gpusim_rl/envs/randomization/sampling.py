@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.envs.randomization.entries import Entry
+from gpusim_rl.envs.randomization.entries import KINDS, Entry
 from gpusim_rl.envs.randomization.fields import field
 from gpusim_rl.envs.randomization.joints import BALL, FREE
 from gpusim_rl.robots.free_bodies import free_base
 
 TAIL = 0.0013498980316300946  # Φ(-3)
-KINDS = ("uniform", "log_uniform", "normal")
 Part = tuple[str, str, float, float, int]  # name, kind, low, high, columns
 
 
@@ -36,19 +35,13 @@ class Block:
     def __init__(self, stream: str, parts: list[Part], device: str):
         parts = sorted(parts, key=lambda part: KINDS.index(part[1]))
         widths = [part[4] for part in parts]
-        self.stream, self.ends = (
-            stream,
-            [sum(p[4] for p in parts if KINDS.index(p[1]) <= kind) for kind in range(3)],
-        )
+        self.stream = stream
+        self.ends = [sum(p[4] for p in parts if KINDS.index(p[1]) <= kind) for kind in (1, 2, 3)]
         self.place = {
             p[0]: slice(sum(widths[:i]), sum(widths[: i + 1])) for i, p in enumerate(parts)
         }
-        self.low, self.high = (
-            torch.tensor(
-                [p[end] for p in parts for _ in range(p[4])], dtype=torch.float32, device=device
-            )
-            for end in (2, 3)
-        )
+        ends = [[p[end] for p in parts for _ in range(p[4])] for end in (2, 3)]
+        self.low, self.high = torch.tensor(ends, dtype=torch.float32, device=device)
         self.unit = torch.zeros_like(self.low), torch.ones_like(self.low)
 
     def __call__(self, rng: Rng) -> Tensor:
@@ -90,11 +83,8 @@ def element_columns(
 ) -> ElementColumns:
     """The columns of an entry, and the elements of a model that they belong to.
 
-    Args:
-        readings: what a robot of this model can measure → width.
-
-    Raises:
-        ValueError: the model lacks what the entry names.
+    readings: what a robot of this model can measure → width. ValueError if the model lacks what the
+    entry names.
     """
     properties = field(name)
     if not properties.of:

@@ -1,7 +1,8 @@
 """A library of patches as arrays, with a raster to look heights up."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import mujoco
 import numpy as np
@@ -31,22 +32,20 @@ class Library:
     planes: np.ndarray
 
 
+@cache  # for the other tasks of a process
 def make_library(
-    kinds: Mapping[str, Kind], names: Sequence[str], *, levels: int, variants: int, seed: int
+    kinds: tuple[tuple[str, Kind], ...], levels: int, variants: int, seed: int
 ) -> Library:
-    """The patches of the kinds of these names.
+    """The patches of these kinds. ValueError if a kind makes none, or one of too many boxes.
 
     Each patch is a function of seed, kind, level and variant: no other kind changes it.
-
-    Raises:
-        ValueError: a kind makes no patch, or one of too many boxes.
     """
     patches = []
-    for name in names:
+    for name, kind in kinds:
         for level in range(levels):
             for variant in range(variants):
                 rng = np.random.default_rng([seed, level, variant, *name.encode()])
-                patch = kinds[name](level / max(levels - 1, 1), rng)
+                patch = kind(level / max(levels - 1, 1), rng)
                 check_patch(name, patch)
                 patches.append(patch)
     return as_arrays(patches)
@@ -106,12 +105,7 @@ def draw(
 ) -> None:
     """Draw the upper face of a box into a raster where it is the highest, in place.
 
-    Args:
-        frame: axes of the box.
-        plane: of its upper face.
-        heights: (POINTS, POINTS) m.
-        top: (POINTS, POINTS) uint8.
-        index: of the box.
+    plane (3,) is that of its face; heights [m] and top, uint8, are (POINTS, POINTS).
     """
     reach = np.abs(frame[:2, :2]) @ np.array(box.half)
     ends = [(np.array(box.center[:2]) + side * reach) / CELL + POINTS // 2 for side in (-1, 1)]

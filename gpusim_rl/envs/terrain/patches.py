@@ -1,7 +1,6 @@
 """The ground of B worlds: each has a patch of its own, which changes when an episode begins."""
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import mujoco
@@ -12,7 +11,7 @@ from torch import Tensor
 from gpusim_rl.core.graphs import rows_on_host
 from gpusim_rl.core.maths import rotate
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.envs.terrain.kinds import KINDS, Kind
+from gpusim_rl.envs.terrain.kinds import Kind
 from gpusim_rl.envs.terrain.library import BOXES, CELL, POINTS, Library, make_library
 from gpusim_rl.envs.terrain.slots import FIELDS, find_slots
 from gpusim_rl.robots.free_bodies import free_base, free_objects
@@ -40,6 +39,8 @@ class Patches:
         ValueError: a kind is unknown or makes no patch, or the model has no boxes.
     """
 
+    fields = (*FIELDS, "geom_friction")  # of the model, with a value per world
+
     def __init__(
         self,
         mjm: mujoco.MjModel,
@@ -52,7 +53,7 @@ class Patches:
         first_level: int,
         device: str,
         level: int | None = None,
-        choices: Mapping[str, Kind] = KINDS,
+        choices: Mapping[str, Kind],
     ):
         if not kinds:
             raise ValueError(f"terrain.kinds=[]: choose among {', '.join(choices)}")
@@ -66,8 +67,7 @@ class Patches:
         self.kinds, self.levels, self.variants = kinds, levels, variants
         self.first_level, self.level = first_level, level
         named = tuple((name, choices[name]) for name in kinds)
-        library = cached_library(named, levels, variants, seed)
-        self._store(library, device)
+        self._store(library := make_library(named, levels, variants, seed), device)
         first, self.plane = find_slots(mjm)
         self.boxes = slice(first, first + BOXES)
         low, high = friction
@@ -103,11 +103,6 @@ class Patches:
         planes = torch.as_tensor(library.planes, dtype=torch.float32, device=device)
         self.planes = planes.flatten(0, 1)
         self.top = torch.as_tensor(library.top, device=device).flatten()
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """Model fields with a value per world."""
-        return (*FIELDS, "geom_friction")
 
     def draw(self, rng: Rng) -> dict[str, Tensor]:
         """Memory of worlds that begin for the first time: their `kind` and `level` (B,) int64."""
@@ -158,10 +153,9 @@ class Patches:
         chosen = patch if rows is None else patch[rows]
         for name in FIELDS:
             field = sim.model(name)
-            value = (
-                self.values[name][chosen].to(field.dtype).view(-1, *field[:, self.boxes].shape[1:])
-            )
-            write_rows(field[:, self.boxes], rows, mask, value)
+            boxes = field[:, self.boxes]
+            value = self.values[name][chosen].to(field.dtype).view(-1, *boxes.shape[1:])
+            write_rows(boxes, rows, mask, value)
         height = sim.model("geom_pos")[:, self.plane, 2]
         write_rows(height, rows, mask, self.values["floor"][chosen].to(height.dtype))
 
@@ -173,15 +167,6 @@ def write_rows(target: Tensor, rows: Tensor | None, mask: Tensor, value: Tensor)
     else:
         mask = mask.view(-1, *[1] * (target.ndim - 1))
         torch.where(mask, value, target, out=target)
-
-
-@cache
-def cached_library(
-    kinds: tuple[tuple[str, Kind], ...], levels: int, variants: int, seed: int
-) -> Library:
-    """`make_library`, kept for the other tasks of this process."""
-    names = [name for name, _ in kinds]
-    return make_library(dict(kinds), names, levels=levels, variants=variants, seed=seed)
 
 
 def pose_columns(mjm: mujoco.MjModel) -> slice:

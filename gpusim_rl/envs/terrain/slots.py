@@ -20,9 +20,7 @@ def add_boxes(spec: mujoco.MjSpec) -> mujoco.MjSpec:
 
     A probe of the model then finds as many contacts as there can be. No box has the pose zero: if
     it had, the compiler would take its frame for that of the world, and ignore later turns.
-
-    Raises:
-        ValueError: the world has no plane, or more than one.
+    ValueError unless the world has one plane.
     """
     plane = find_plane(spec.geoms)
     library = as_arrays([rubble(1.0, np.random.default_rng(0))])

@@ -55,11 +55,8 @@ def measure(arm: Kinematics) -> Loads:
 def fill_gains(filled: Callable[..., Array], loads: Loads, rotor: Array, servo: Array) -> None:
     """Fill in gains and limits, each by `filled(key, guess)`, by the loads of the joints.
 
-    Args:
-        filled: fills in the numbers of a key, and returns them.
-        loads: of the joints.
-        rotor: (n,) armature [kg m²] that the description or the file has, else 0.
-        servo: (n,) bool: the file has a servo, whose kd counts.
+    rotor: (n,) armature [kg m²] that the description or the file has, else 0. servo: (n,) bool: the
+    file has a servo, whose kd counts.
     """
     need = LIFT * loads.weight + ACCELERATION * (loads.inertia + rotor)
     torque = filled("torque", np.maximum(need, LEAST_TORQUE_FRACTION * need.max()))

@@ -1,5 +1,7 @@
 """Where an arm's tool can go: sampled poses, inverse kinematics, and what touches."""
 
+from collections import Counter
+
 import mujoco
 import numpy as np
 import torch
@@ -23,13 +25,9 @@ TRIED = 100  # poses to find neighbors
 class Kinematics:
     """Poses of a chain of hinges.
 
-    All angles (B, n) are in radians, from the base to the tool. Tensors are of float64.
-
-    Args:
-        m: the prepared model. Nothing moves in it but the chain. Its geoms collide as they do in
-            the file, and with the ground.
-        tool: name of its site.
-        margin: how far angles keep from the ends of their ranges [rad].
+    All angles (B, n) are in radians, from the base to the tool. Tensors are of float64. Nothing
+    moves in the prepared model but the chain; its geoms collide as they do in the file, and with
+    the ground. margin: how far angles keep from the ends of their ranges [rad].
     """
 
     def __init__(self, m: mujoco.MjModel, tool: str, margin: float):
@@ -45,7 +43,9 @@ class Kinematics:
         self.shoulder = self.d.xanchor[0].copy()  # m
         far = self.sampled[0] - torch.from_numpy(self.shoulder)
         self.reach = float(far.norm(dim=1).max())  # m
-        self.neighbors = self.find_neighbors()
+        # pairs of bodies that touch in most poses, as what is joined does
+        counts = Counter(pair for pose in self.samples[:TRIED] for pair in self.contacts(pose))
+        self.neighbors = {pair for pair, count in counts.items() if count > ALWAYS * TRIED}
 
     def turn_tool(self, quat: Array) -> None:
         """Give the tool's site another rotation (4,) in its body, in place."""
@@ -101,14 +101,6 @@ class Kinematics:
         return change.mT
 
     # -- contact -----------------------------------------------------------------------------------
-
-    def find_neighbors(self) -> set[tuple[int, int]]:
-        """Pairs of bodies that touch in most poses, as what is joined does."""
-        counts: dict[tuple[int, int], int] = {}
-        for angles in self.samples[:TRIED]:
-            for pair in self.contacts(angles):
-                counts[pair] = counts.get(pair, 0) + 1
-        return {pair for pair, count in counts.items() if count > ALWAYS * TRIED}
 
     def contacts(self, angles: Tensor | Array) -> set[tuple[int, int]]:
         """Pairs of bodies that touch in a pose (n,)."""

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 
 from gpusim_rl.robots.arm.kinematics import Kinematics
-from gpusim_rl.robots.bodies import Array, Signs, kinematics
+from gpusim_rl.robots.bodies import Array, Signs, beyond_limits, kinematics
 from gpusim_rl.robots.chain import Chain
 
 ALONG = 0.999  # least component of an axis that lies along another one
@@ -14,15 +14,13 @@ TILT = 0.05  # largest difference of a mirrored tool's axes
 DEVIATION = 0.5  # rad about the home pose, of the poses that are compared
 POSES = 64
 CANDIDATES, EACH = 300, 20  # of the best poses that are tried for the home pose; of the rest
-LIMIT_TOLERANCE_RAD = 1e-3  # rad by which a keyframe may be beyond limits
 LEAN, CENTER = 0.1, 0.1  # weights of a lean [1/rad] and of angles far from a range's center
 SIDES = torch.tensor([1.0, -1.0, 1.0]).double()  # what a mirror across y does to places
 
 
 def fault(arm: Kinematics, angles: Array) -> str:
     """Why an arm cannot wait like this, or ""."""
-    low, high = arm.low.numpy(), arm.high.numpy()
-    if ((angles < low - LIMIT_TOLERANCE_RAD) | (angles > high + LIMIT_TOLERANCE_RAD)).any():
+    if beyond_limits(angles, arm.low.numpy(), arm.high.numpy()):
         return "a joint is beyond its limits"
     touching = arm.touches(angles)
     names = [f"{arm.m.body(a).name!r} and {arm.m.body(b).name!r}" for a, b in sorted(touching)]

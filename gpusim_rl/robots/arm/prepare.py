@@ -27,21 +27,13 @@ def prepare_arm(
     spec: mujoco.MjSpec, original: mujoco.MjModel, joints: list[str], tool: Tool, rest: Array
 ) -> None:
     """Replace keyframes, sensors, actuators and options of the file by what the task needs, in
-    place. All joints but these are removed. What collides stays as in the file.
-
-    Args:
-        spec: as in the file, or without files.
-        original: the compiled spec.
-        joints: names, from the base to the tool.
-        tool: of the arm.
-        rest: (nq,) where the other joints are locked, in the file's order.
+    place. All joints but these, from the base to the tool, are removed, and locked where `rest`
+    (nq,), in the file's order, has them. What collides stays as in the file.
     """
     check_couplings(original, joints)
-    common.clear(spec)
+    common.clear(spec, original)
     for element in (*spec.tendons, *spec.equalities):
         spec.delete(element)
-    common.fix_inertias(spec, original)
-    common.set_options(spec.option)
     lock(spec, original, joints, rest)
     for name in joints:
         joint = spec.joint(name)
@@ -53,7 +45,11 @@ def prepare_arm(
     body = spec.body(original.body(tool.body).name)
     body.add_site(name=TOOL, pos=tool.pos, quat=tool.quat, group=common.HIDDEN)
     add_goals(spec)
-    add_sensors(spec, joints)
+    site = dict(objtype=common.OBJECT.mjOBJ_SITE, objname=TOOL)
+    # the task reads ranges of sensors in this order
+    spec.add_sensor(name="tool_position", type=common.SENSOR.mjSENS_FRAMEPOS, **site)
+    spec.add_sensor(name="tool_rotation", type=common.SENSOR.mjSENS_FRAMEQUAT, **site)
+    common.add_torque_sensors(spec, {joint: joint for joint in joints})
 
 
 def turned(tool: Tool, angle: float) -> Array:
@@ -132,14 +128,6 @@ def add_goals(spec: mujoco.MjSpec) -> None:
             body = spec.worldbody.add_body(name=name, pos=[0, 0, -10])
             for kind, size, place in parts:
                 body.add_geom(type=kind, size=size, pos=place, **look)
-
-
-def add_sensors(spec: mujoco.MjSpec, joints: list[str]) -> None:
-    """Add the sensors that the task reads, in place. It reads ranges of them in this order."""
-    site = dict(objtype=common.OBJECT.mjOBJ_SITE, objname=TOOL)
-    spec.add_sensor(name="tool_position", type=common.SENSOR.mjSENS_FRAMEPOS, **site)
-    spec.add_sensor(name="tool_rotation", type=common.SENSOR.mjSENS_FRAMEQUAT, **site)
-    common.add_torque_sensors(spec, {joint: joint for joint in joints})
 
 
 def set_collisions(spec: mujoco.MjSpec, collide: str, neighbors: set[tuple[int, int]]) -> None:

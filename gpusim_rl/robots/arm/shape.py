@@ -14,7 +14,7 @@ from gpusim_rl.robots.arm import prepare, topology
 from gpusim_rl.robots.arm.gains import REASONS, fill_gains, largest_speeds, measure
 from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.arm.posture import fault, find_home, forward_turn, mirror_signs
-from gpusim_rl.robots.arm.tool import find_tool, named_tool
+from gpusim_rl.robots.arm.tool import find_tool
 from gpusim_rl.robots.arm.workspace import Box, find_box
 from gpusim_rl.robots.bodies import HINGE, SLIDE, Array, RobotError, Signs, kinematics, qpos_columns
 from gpusim_rl.robots.inertias import join_names
@@ -30,9 +30,9 @@ DROP = 0.3  # rad, by which they may not
 
 
 class Arm:
-    """A `robots.load.Shape` of a chain of hinges from a fixed base to a tool."""
+    """A chain of hinges from a fixed base to a tool; its attributes are those of a `Walker`."""
 
-    stance_words: tuple[str, str, str] = (
+    stance_words = (
         "",
         "the tool in front of the shoulder and pointing down, nothing touches",
         "something touches or is beyond limits",
@@ -44,8 +44,7 @@ class Arm:
                 raise RobotError(f"robot.{key}: an arm has none")
         self.original = original
         root = topology.find_root(original, robot.base)
-        end = None if robot.tool is None else named_tool(original, robot.tool)[0]
-        links = topology.find_links(original, root, robot.joints, end)
+        links = topology.find_links(original, root, robot.joints, robot.tool)
         self.tool, self.turn = find_tool(original, links, robot.tool), 0.0  # rad, about its z
         names = [original.joint(j).name for j in links.joints]
         base = original.body(root).name
@@ -145,10 +144,8 @@ class Arm:
     ) -> dict[str, Any]:
         """Key of the task → a number that this arm can do.
 
-        Args:
-            robot: the complete description.
-            lean: the largest one that goals may have [rad]; None for goals without a rotation.
-            fixed: values of a `Box` that stay as they are.
+        lean: the largest one that goals may have [rad]; None for goals without a rotation. fixed:
+        values of a `Box` that stay as they are.
         """
         speed, acceleration = largest_speeds(robot, self.loads)
         last = self.original.jnt_bodyid[self.original.joint(self.joints.names[-1]).id]

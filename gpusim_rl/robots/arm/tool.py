@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 
 from gpusim_rl.robots.arm.topology import Links
-from gpusim_rl.robots.bodies import Array, check_name, kinematics, subtree, tip
+from gpusim_rl.robots.bodies import Array, kinematics, locate, subtree, tip
 
 # Words in the names of sites that mark a tool, the best first.
 WORDS = (
@@ -31,21 +31,11 @@ class Tool(NamedTuple):
     why: str  # where it was found
 
 
-def named_tool(m: mujoco.MjModel, name: str) -> tuple[int, int]:
-    """The ids (body, site) of a tool that the description names; site is -1 for a body."""
-    sites = [m.site(i).name for i in range(m.nsite)]
-    bodies = [m.body(i).name for i in range(m.nbody)]
-    if name in sites:
-        return int(m.site_bodyid[sites.index(name)]), sites.index(name)
-    check_name("tool", "site or body", name, sites + bodies[1:])
-    return bodies.index(name), -1
-
-
 def find_tool(m: mujoco.MjModel, links: Links, name: str | None) -> Tool:
     """The named tool; else a site with the name of one, the middle of the fingertips, or the origin
     of the last body."""
     if name is not None:
-        body, site = named_tool(m, name)
+        body, _, site = locate(m, name, "tool")
         return site_tool(m, site, "") if site >= 0 else body_tool(m, links, body, None, "")
     moved = set().union(*(subtree(m, b) for b in links.fingers))
     rigid = subtree(m, links.last) - moved

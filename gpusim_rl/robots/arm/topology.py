@@ -24,11 +24,6 @@ class Links(NamedTuple):
     fingers: list[int]  # bodies with joints beyond it
 
 
-def is_fixed(m: mujoco.MjModel) -> bool:
-    """Whether nothing in a model is free to move."""
-    return FREE.value not in m.jnt_type
-
-
 def count_chains(m: mujoco.MjModel) -> int:
     """How many chains of three joints or more begin where the first ones part."""
     chains, parts = [0], [0]
@@ -63,15 +58,12 @@ def find_root(m: mujoco.MjModel, name: str | None) -> int:
     return roots[0]
 
 
-def find_links(m: mujoco.MjModel, root: int, joints: list[str] | None, end: int | None) -> Links:
-    """The hinges from the base to the tool.
+def find_links(m: mujoco.MjModel, root: int, joints: list[str] | None, tool: str | None) -> Links:
+    """The hinges from the base to the tool: named ones, else the longest chain.
 
-    Args:
-        m: the model of the file.
-        root: the base.
-        joints: names, or None for the longest chain.
-        end: the body of a tool that was named, else None.
+    tool: the name of its site or body; None if it has none yet.
     """
+    end = None if tool is None else bodies.locate(m, tool, "tool")[0]
     if joints is not None:
         chain, last = named_joints(m, root, joints)
     else:

@@ -22,6 +22,7 @@ TILTS = (0.0, 0.4, 0.8, 1.2)  # rad, of the tool's middle axis from straight dow
 # Centers of boxes, from the shoulder, in reaches
 PLACES = ((0.5, 0.0), (0.4, 0.0), (0.6, 0.0), (0.5, 0.2), (0.4, 0.2), (0.6, 0.2))
 CORNERS = torch.tensor([*product((-1.0, 1.0), repeat=3)]).double()
+CORNER_TURNS = (CORNERS + 1) / 2 * 0.9 + 0.05  # for rotations there: far from the central ones
 MISSED = 2  # corners at most of a box that is looked at closer
 GOALS = 64
 ENOUGH = 0.97  # share of goals that must be reached
@@ -41,18 +42,12 @@ class Box(NamedTuple):
 def find_box(arm: Kinematics, ground: float, lean: float | None, fixed: dict[str, Any]) -> Box:
     """The first of some boxes in front of an arm that it can reach, the large ones first.
 
-    Args:
-        arm: the arm.
-        ground: its height [m].
-        lean: the largest of the tool's axis from its center [rad]; None if any rotation will do.
-        fixed: values of a `Box` that stay as they are.
-
-    Raises:
-        RobotError: it reaches none of them.
+    ground: its height [m]. lean: the largest of the tool's axis from its center [rad]; None if any
+    rotation will do. fixed: values of a `Box` that stay as they are. RobotError if it reaches none.
     """
     best, turning = 0.0, lean is not None
     for boxes in candidates(arm, ground, lean, fixed):
-        goals = [goals_of(box, CORNERS, corner_turns()) for box in boxes]
+        goals = [goals_of(box, CORNERS, CORNER_TURNS) for box in boxes]
         places, turns = (torch.cat(x) for x in zip(*goals, strict=True))
         _, there = arm.solve(places, turns if turning else None)
         missed = (~there.any(1)).view(-1, len(CORNERS)).sum(1)
@@ -97,11 +92,6 @@ def drawn() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     unit = torch.rand(GOALS, 6, generator=generator, dtype=torch.float64)
     return 2 * unit[:, :3] - 1, unit[:, 3:]
-
-
-def corner_turns() -> Tensor:
-    """(8, 3) numbers for the rotations at the corners of a box: far from the central ones."""
-    return (CORNERS + 1) / 2 * 0.9 + 0.05
 
 
 def goals_of(box: Box, places: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,10 +9,9 @@ import mujoco
 import numpy as np
 
 from gpusim_rl.robots import prepare
-from gpusim_rl.robots.bodies import Array, RobotError, Signs
-from gpusim_rl.robots.humanoid.posture import Posture
-from gpusim_rl.robots.humanoid.soles import fit_sole
-from gpusim_rl.robots.humanoid.topology import SIDES, check_base, find_legs
+from gpusim_rl.robots.bodies import Array, RobotError, Signs, beyond_limits
+from gpusim_rl.robots.humanoid.soles import Sole, fit_sole
+from gpusim_rl.robots.humanoid.topology import SIDES, check_base, find_legs, pitches
 from gpusim_rl.robots.inertias import join_names
 from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.robots.servos import Joints, diverges, gain_reasons
@@ -21,6 +20,9 @@ from gpusim_rl.robots.walker import FOOT_SENSORS, Walker
 SENSORS = FOOT_SENSORS | {"up": prepare.SENSOR.mjSENS_FRAMEZAXIS}
 CAMERA = [0.8, -2.3, 0.5], [0.94, 0.33, 0, -0.06, 0.17, 0.98]  # place [m], x and y
 CORNERS = ("heel_right", "heel_left", "toe_right", "toe_left")
+BEND = 0.64  # rad of the knees, as in the stance with bent knees of mjlab's G1
+LEVEL = 0.087  # rad, largest tilt of a sole in a stance
+DIRECTIONS = 64  # in which the center of mass must not be beyond the soles
 # A servo's natural frequency with the rotor alone, and its damping ratio, as in mjlab.
 FREQUENCY, DAMPING = 2 * math.pi * 10.0, 2.0  # rad/s, 1
 # s²: armature over largest torque, of the three motors of Unitree G1's legs in mjlab 1.6.0
@@ -36,14 +38,14 @@ REASONS = {
 
 
 class Humanoid(Walker):
-    """A `robots.load.Shape` of a left and a right leg.
+    """A left and a right leg.
 
     A humanoid does not stand by its servos alone. So its center of mass has to be above its soles,
     and these have to be level.
     """
 
     feet_sites, camera, sensors, uncouple = SIDES, CAMERA, SENSORS, True
-    stance_words: tuple[str, str, str] = (
+    stance_words = (
         ", with the center of mass above the soles",
         "bent knees, level soles, the center of mass above them",
         "it cannot stand",
@@ -66,9 +68,17 @@ class Humanoid(Walker):
         self.servos = {name: name for name in names}
         self.labels = {side: corner_names(side)[0] for side in SIDES}
 
-    def measure(self, m: mujoco.MjModel) -> Posture:
-        """The kinematics of the prepared model."""
-        return Posture(m, self.base, self.robot.joints, self.soles)
+    def measure(self, m: mujoco.MjModel) -> None:
+        super().measure(m)
+        half = self.count // 2
+        ids = [self.ids[:half].tolist(), self.ids[half:].tolist()]
+        self.pitch = [[half * i + k for k in pitches(m, leg)] for i, leg in enumerate(ids)]
+        self.set_angles(np.clip(np.zeros(self.count), self.low, self.high))
+        self.turn = np.sign(self.d.xaxis[self.ids, 1])  # of each pitch about y
+        anchors, ends = self.d.xanchor[self.ids], self.centers()
+        hips, knees = ([pair[i] for pair in self.pitch] for i in (0, 1))
+        lengths = anchors[hips] - anchors[knees], anchors[knees] - ends
+        self.size = float(sum(np.linalg.norm(x, axis=1).mean() for x in lengths))
 
     def add_feet(self, spec: mujoco.MjSpec) -> list[str]:
         """Add the spheres of the soles, and a site at the center of each, in place."""
@@ -84,8 +94,8 @@ class Humanoid(Walker):
     def stances(self) -> list[Array]:
         """The stance of the description, or the first one that will do: a keyframe, or bent."""
         stance, stances = self.robot.stance, self.joints.stances(self.robot, self.original)
-        stances += [] if stance is not None else [self.legs.bent()]
-        faults = [self.legs.fault(angles) for angles in stances]
+        stances += [] if stance is not None else [self.bent()]
+        faults = [self.fault(angles) for angles in stances]
         if "" not in faults:
             where = "" if stance is None else f" in robot.stance={stance}"
             raise RobotError(f"robot.stance: the robot cannot stand{where}: {faults[-1]}")
@@ -93,8 +103,10 @@ class Humanoid(Walker):
 
     def gains(self, filled: Callable[..., Array]) -> None:
         """Fill in gains and limits: torques follow the weight, and all others the torques."""
-        share = np.where(self.legs.below_knee(), ANKLE, JOINT)
-        torque = filled("torque", share * self.legs.torque_scale())
+        share = np.full(self.count, JOINT)
+        for i, (_, knee, *_) in enumerate(self.pitch):
+            share[knee + 1 : (i + 1) * self.count // 2] = ANKLE
+        torque = filled("torque", share * (self.weight() * self.size))
         armature = filled("armature", ROTOR * torque)
         kp = filled("kp", armature * FREQUENCY**2)
         filled("kd", 2 * DAMPING * np.sqrt(kp * armature))
@@ -121,6 +133,93 @@ class Humanoid(Walker):
             f"{sorted(mm)[1]} mm apart",
             "height": "of the base in the stance",
         }
+
+    # -- posture: bent knees, level soles, the center of mass above them ---------------------------
+
+    def height(self) -> float:
+        """Height of the base above the lowest corner of the soles [m]."""
+        radius = np.repeat([sole.radius for sole in self.soles], 4)
+        return float((radius - self.corners()[:, 2]).max())
+
+    def world(self, sole: Sole, local: Array) -> Array:
+        """(…, 3) points of a sole's body in the world [m]."""
+        body = self.m.body(sole.body).id
+        return self.d.xpos[body] + local @ self.d.xmat[body].reshape(3, 3).T
+
+    def corners(self) -> Array:
+        """(8, 3) centers of the soles' spheres [m]."""
+        return np.concatenate([self.world(sole, sole.corners) for sole in self.soles])
+
+    def centers(self) -> Array:
+        """(2, 3) centers of the soles [m]."""
+        return np.array([self.world(sole, sole.center) for sole in self.soles])
+
+    def tilts(self) -> Array:
+        """(2,) angles between the soles and the ground [rad]."""
+        up = []
+        for sole in self.soles:
+            normal = np.zeros(3)
+            mujoco.mju_rotVecQuat(normal, np.array([0.0, 0, 1]), sole.quat)
+            up.append(self.world(sole, normal)[2] - self.world(sole, np.zeros(3))[2])
+        return np.arccos(np.clip(up, -1, 1))
+
+    def bent(self) -> Array:
+        """Angles with bent knees and level soles, these below the center of mass if they can be.
+
+        A leg without an ankle keeps its knee as straight as it goes.
+        """
+        best, error = np.zeros(self.count), np.inf
+        for hip in np.linspace(-1, 1, 201):
+            angles = np.clip(np.zeros(self.count), self.low, self.high)
+            for one, knee, *ankle in self.pitch:
+                way = 1 if self.high[knee] > -self.low[knee] else -1  # in which it bends
+                bend = way * BEND if ankle else 0.0
+                angles[knee] = np.clip(bend, self.low[knee], self.high[knee])
+                turned = self.turn[knee] * angles[knee]  # rad about y
+                angles[one] = self.turn[one] * (hip if ankle else -turned)
+                for joint in ankle:
+                    angles[joint] = -self.turn[joint] * (hip + turned)
+            angles = np.clip(angles, self.low, self.high)
+            self.set_angles(angles)
+            off = self.d.body(self.base).subtree_com[0] - self.corners()[:, 0].mean()
+            cost = abs(off) + 10 * self.tilts().max()
+            if cost < error - 1e-9:
+                best, error = angles, cost
+        return best
+
+    def fault(self, angles: Array) -> str:
+        """Why nothing can stand like this, or ""."""
+        if beyond_limits(angles, self.low, self.high):
+            return "a joint is beyond its limits"
+        self.set_angles(angles)
+        if (tilt := float(self.tilts().max())) > LEVEL:
+            return f"its soles are tilted by {np.degrees(tilt):.0f}°"
+        turns = np.arange(DIRECTIONS) * 2 * np.pi / DIRECTIONS
+        ways = np.stack([np.cos(turns), np.sin(turns)])  # (2, n)
+        beyond = self.d.body(self.base).subtree_com[:2] @ ways - (self.corners()[:, :2] @ ways).max(
+            0
+        )
+        if beyond.max() > 0:
+            return f"its center of mass is {1e3 * beyond.max():.0f} mm beyond its soles"
+        return ""
+
+    def lift_direction(self, angles: Array) -> tuple[float, ...]:
+        """(2n,) the direction of the joints that lifts each sole straight up and keeps it level,
+        scaled to 1 rad of the knee."""
+        self.set_angles(angles)
+        out, (full, turning) = np.zeros(self.count), np.zeros((2, 3, self.m.nv))
+        for sole, joints in zip(self.soles, self.pitch, strict=True):
+            body = self.m.body(sole.body).id
+            point = self.world(sole, sole.center)
+            mujoco.mj_jac(self.m, self.d, full, turning, point, body)
+            dofs = self.m.jnt_dofadr[self.ids[joints]]
+            rows = np.stack([full[0, dofs], full[2, dofs], turning[1, dofs]])
+            upward = np.array([0.0, 1.0, 0.0])
+            if len(joints) < 3:  # without an ankle it cannot stay level
+                rows, upward = rows[:2], upward[:2]
+            step = np.linalg.lstsq(rows, upward, rcond=1e-3)[0]
+            out[joints] = step / max(abs(step[1]), 0.25 * abs(step[0]), 1e-9)
+        return tuple(float(x) for x in out)
 
 
 def corner_names(side: str) -> list[str]:

@@ -27,15 +27,8 @@ def fit_sole(m: mujoco.MjModel, base: str, foot: str) -> Sole:
     """The sole of a foot, level while the joints are at 0, from the foot's geoms.
 
     The corners are the points of the sole that are farthest to the front and to the rear, left and
-    right.
-
-    Args:
-        m: the model of the file.
-        base: body; its x axis is forward, its z axis up.
-        foot: body. Geoms that collide count, else all.
-
-    Raises:
-        RobotError: the foot has no geoms, or its sole is smaller than 1 cm.
+    right. x of the base is forward, z up. Geoms that collide count, else all. RobotError if the
+    foot has no geoms, or its sole is smaller than 1 cm.
     """
     d = kinematics(m)
     geoms = [g for g in range(m.ngeom) if m.geom_bodyid[g] in subtree(m, m.body(foot).id)]

@@ -27,11 +27,7 @@ def find_legs(
 ) -> tuple[list[list[str]], list[str]]:
     """The joints of the left and the right leg from the hip down, and the bodies of the feet.
 
-    Args:
-        m: the model of the file.
-        base: body.
-        joints: two lists of names, or None.
-        feet: two geoms, sites or bodies, or None.
+    The description has two lists of joints and two geoms, sites or bodies as feet, or None.
     """
     bodies.check_count(feet, joints, 2, "two, left and right")
     if joints is not None:

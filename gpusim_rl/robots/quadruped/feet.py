@@ -3,7 +3,7 @@
 import mujoco
 import numpy as np
 
-from gpusim_rl.robots.bodies import SPHERE, Array, RobotError, kinematics, locate, subtree, tip
+from gpusim_rl.robots.bodies import SPHERE, RobotError, kinematics, locate, subtree, tip
 from gpusim_rl.robots.quadruped.topology import Foot
 
 SITE_RADIUS = 0.02  # m of the sphere that is added at a site
@@ -12,13 +12,10 @@ SITE_DISTANCE = 0.01  # m between a site and the sphere that it marks, at most
 
 def find_foot(m: mujoco.MjModel, name: str | None, joint: str, new_name: str) -> Foot:
     """The foot of a leg: the farthest sphere, else the named site, else a new sphere at the
-    farthest point.
+    farthest point from the knee `joint`.
 
-    Args:
-        m: the model, as in the file.
-        name: of the geom, site or body that is the foot or contains it. None: what the knee moves.
-        joint: the knee. Distances are from its anchor.
-        new_name: of the foot's geom, if it has no name.
+    name: of the geom, site or body that is the foot or contains it. None: what the knee moves.
+    new_name: of the foot's geom, if it has no name.
     """
     d = kinematics(m)
     knee, anchor = m.jnt_bodyid[m.joint(joint).id], d.xanchor[m.joint(joint).id]
@@ -28,7 +25,9 @@ def find_foot(m: mujoco.MjModel, name: str | None, joint: str, new_name: str) ->
     bodies = subtree(m, body)
     geoms = [geom] if geom >= 0 else [g for g in range(m.ngeom) if m.geom_bodyid[g] in bodies]
     if site >= 0:
-        geoms = spheres_at(m, d, geoms, d.site_xpos[site])
+        geoms = [g for g in geoms if m.geom_type[g] == SPHERE]
+        apart = np.linalg.norm(d.geom_xpos[geoms] - d.site_xpos[site], axis=1)
+        geoms = [g for g, far in zip(geoms, apart, strict=True) if far < SITE_DISTANCE]
     elif not geoms:
         raise RobotError(
             f"robot.feet: the body {m.body(body).name!r} below {joint!r} has no geom: name a site"
@@ -50,15 +49,6 @@ def find_foot(m: mujoco.MjModel, name: str | None, joint: str, new_name: str) ->
     pos = d.xmat[knee].reshape(3, 3).T @ (center - d.xpos[knee])
     geom_name = label if sphere >= 0 and label else new_name
     return Foot(label, sphere, geom_name, m.body(body).name, m.body(knee).name, pos, radius)
-
-
-def spheres_at(m: mujoco.MjModel, d: mujoco.MjData, geoms: list[int], point: Array) -> list[int]:
-    """The spheres among these geoms whose center is at a point."""
-    return [
-        g
-        for g in geoms
-        if m.geom_type[g] == SPHERE and np.linalg.norm(d.geom_xpos[g] - point) < SITE_DISTANCE
-    ]
 
 
 def farthest_sphere(m: mujoco.MjModel, reach: dict[int, float]) -> int:

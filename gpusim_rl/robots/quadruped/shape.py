@@ -12,7 +12,6 @@ from gpusim_rl.core.errors import warn_once
 from gpusim_rl.robots import prepare
 from gpusim_rl.robots.bodies import Array, Signs
 from gpusim_rl.robots.quadruped.feet import find_foot
-from gpusim_rl.robots.quadruped.kinematics import FourLegs
 from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.robots.quadruped.topology import LEGS, ROLES, check_forward, find_legs
 from gpusim_rl.robots.robot_config import Robot
@@ -22,6 +21,8 @@ from gpusim_rl.robots.walker import Walker
 # Of the servos and, with _torque, of their sensors.
 NAMES = [f"{leg}_{role}" for leg in LEGS for role in ROLES]
 CAMERA = [0.4, -1.6, 0.6], [0.97, 0.24, 0, -0.08, 0.31, 0.95]  # place [m], x and y
+# Height of the hip above the foot in lengths of the leg, where no stance is given: cos(0.8 rad).
+CROUCH = 0.7
 # A robot stands within these.
 UPRIGHT = 0.97  # least z of the base's z axis
 HIGH = 0.45  # least height of the base, in lengths of a leg
@@ -47,13 +48,13 @@ REASONS = {
 
 
 class Quadruped(Walker):
-    """A `robots.load.Shape` of four legs of abduction, thigh and knee, FL, FR, RL, RR.
+    """Four legs of abduction, thigh and knee, FL, FR, RL, RR.
 
     It stands if it does so in simulation. So its gains and stance are tried in turn.
     """
 
     feet_sites, camera = LEGS, CAMERA
-    stance_words: tuple[str, str, str] = (
+    stance_words = (
         ", in which it stands",
         "bent legs with the feet below the hips",
         "it did not stand",
@@ -80,9 +81,22 @@ class Quadruped(Walker):
             if foot.geom >= 0:
                 spec.geoms[foot.geom].name = foot.geom_name
 
-    def measure(self, m: mujoco.MjModel) -> FourLegs:
-        """The kinematics of the prepared model."""
-        return FourLegs(m, self.base, self.joints.names, self.feet)
+    def measure(self, m: mujoco.MjModel) -> None:
+        super().measure(m)
+        self.knee_bodies = [m.body(foot.knee_body).id for foot in self.feet]
+        self.set_angles(m.qpos0[self.qposadr])
+        thigh, knee = self.d.xanchor[self.ids[1::3]], self.d.xanchor[self.ids[2::3]]
+        upper, lower = knee - thigh, self.foot_positions() - knee
+        self.lengths = np.linalg.norm(upper, axis=1) + np.linalg.norm(lower, axis=1)  # (4,) m
+        self.size = float(self.lengths.mean())
+        # (4, 3) m, of the feet in a crouch: below the thigh joints, or as far to the side as they
+        # are with the abductions at rest
+        self.target = thigh - [[0, 0, CROUCH]] * self.lengths[:, None]
+        abduction = np.arange(12) % 3 == 0
+        center = (self.low + self.high) / 2
+        self.set_angles(np.where(abduction, np.clip(0, self.low, self.high), center))
+        side = self.foot_positions()[:, 1]
+        self.target[:, 1] = np.where(np.abs(side) > np.abs(thigh[:, 1]), side, thigh[:, 1])
 
     def add_feet(self, spec: mujoco.MjSpec) -> list[str]:
         """Add the spheres of feet that have none, and a site to each foot, in place."""
@@ -100,11 +114,12 @@ class Quadruped(Walker):
         Sets the guess for `gains`, in place.
         """
         stances = self.joints.stances(self.robot, self.original)
-        stances += [] if self.robot.stance is not None else [self.legs.crouch()]
+        stances += [] if self.robot.stance is not None else [self.crouch()]
         # Gains of the file come before guesses: its maker has tuned them to this robot.
         for self.guess, self.from_file, stance in product(GUESSES, (True, False), stances):
-            self.inertia = self.legs.inertia(stance)  # kg m²
-            self.torque_scale = self.legs.torque_scale(stance)  # N m
+            self.inertia = self.leg_inertia(stance)  # kg m²
+            # weight times height of the base [N m]
+            self.torque_scale = self.weight() * max(self.set_angles(stance), 0.5 * self.size)
             yield np.round(stance, 4) + 0.0  # no -0
 
     def gains(self, filled: Callable[..., Array]) -> None:
@@ -116,7 +131,7 @@ class Quadruped(Walker):
 
     def check(self, m: mujoco.MjModel) -> tuple[float, str]:
         """(the height of the base [m] after two seconds, why it does not stand or "")."""
-        height, fault = stand(m, HIGH * self.legs.length)
+        height, fault = stand(m, HIGH * self.size)
         stance = self.robot.stance
         where = "" if stance is None else f" in robot.stance={stance}"
         return round(height, 4), fault and f"the robot does not stand{where}: {fault}"
@@ -154,6 +169,83 @@ class Quadruped(Walker):
             if robot.mirror
             else "the robot is not symmetric",
         }
+
+    # -- kinematics --------------------------------------------------------------------------------
+
+    def height(self) -> float:
+        """Height of the base above the lowest foot [m]."""
+        heights = self.foot_positions()[:, 2]
+        return float(max(foot.radius - z for foot, z in zip(self.feet, heights, strict=True)))
+
+    def foot_positions(self) -> Array:
+        """(4, 3) centers of the feet [m]."""
+        frames = self.d.xmat[self.knee_bodies].reshape(4, 3, 3)
+        local = [foot.pos for foot in self.feet]
+        return self.d.xpos[self.knee_bodies] + np.einsum("fij,fj->fi", frames, local)
+
+    def jacobian(self) -> Array:
+        """(4, 3, 3) of each foot's position by the joints of its leg [m/rad]."""
+        jacobians, full = [], np.zeros((3, self.m.nv))
+        for i, (foot, body) in enumerate(zip(self.foot_positions(), self.knee_bodies, strict=True)):
+            mujoco.mj_jac(self.m, self.d, full, None, foot, body)
+            jacobians.append(full[:, self.dofadr[3 * i : 3 * i + 3]].copy())
+        return np.array(jacobians)
+
+    def crouch(self) -> Array:
+        """(12,) angles with bent legs, the feet near `target`.
+
+        Inverse kinematics runs from many starts. For each leg the result with the smallest error
+        wins; a knee ahead of its foot and large angles count as errors, too.
+        """
+        rest = np.clip(np.zeros(12), self.low, self.high)
+        best, best_cost = rest, np.full(4, np.inf)
+        abduction = np.tile([True, False, False], 4)
+        for thigh, knee in product(np.linspace(0.05, 0.95, 7), repeat=2):
+            share = np.tile([0.0, thigh, knee], 4)
+            start = np.where(abduction, rest, self.low + share * (self.high - self.low))
+            angles = self.inverse_kinematics(start)
+            self.set_angles(angles)
+            feet = self.foot_positions()
+            error = np.linalg.norm(self.target - feet, axis=1) / self.lengths
+            ahead = (self.d.xanchor[self.ids[2::3]] - feet)[:, 0] > 0
+            cost = 100 * error + ahead + 0.1 * np.abs(angles.reshape(4, 3)).sum(1)
+            better = cost < best_cost
+            best = np.where(np.repeat(better, 3), angles, best)
+            best_cost = np.where(better, cost, best_cost)
+        return best
+
+    def inverse_kinematics(self, angles: Array) -> Array:
+        """(12,) angles after at most 40 steps of damped least squares toward `target`, within
+        limits."""
+        for _ in range(40):
+            self.set_angles(angles)
+            error, jacobian = self.target - self.foot_positions(), self.jacobian()
+            transposed = jacobian.transpose(0, 2, 1)
+            # damping [m²]: a straight leg has an answer, too
+            square = transposed @ jacobian + 1e-4 * np.eye(3)
+            step = np.linalg.solve(square, transposed @ error[:, :, None])[:, :, 0]
+            former = angles
+            angles = np.clip(angles + step.ravel().clip(-0.3, 0.3), self.low, self.high)
+            if np.abs(angles - former).max() < 1e-9:  # rad: they stay, to the rounding of a stance
+                break
+        return angles
+
+    def lift_direction(self, angles: Array) -> tuple[float, ...]:
+        """(12,) the direction of the joints that lifts each foot straight up, scaled to 1 rad of
+        the knee."""
+        self.set_angles(angles)
+        steps = [np.linalg.lstsq(j[[0, 2], 1:], [0.0, 1.0], rcond=1e-3)[0] for j in self.jacobian()]
+        scales = [max(abs(knee), 0.25 * abs(thigh), 1e-9) for thigh, knee in steps]
+        lifts = np.array(steps) / np.array(scales)[:, None]
+        return tuple(float(x) for lift in lifts for x in (0.0, *lift))
+
+    def leg_inertia(self, angles: Array) -> float:
+        """The largest inertia [kg m²] of a leg about one of its joints, without armature."""
+        self.set_angles(angles)
+        mujoco.mj_crb(self.m, self.d)
+        full = np.zeros((self.m.nv, self.m.nv))
+        mujoco.mj_fullM(self.m, self.d, full)
+        return float((full[self.dofadr, self.dofadr] - self.m.dof_armature[self.dofadr]).max())
 
 
 def stand(m: mujoco.MjModel, least: float) -> tuple[float, str]:

@@ -40,18 +40,13 @@ def hinge_signs(
     """(12,) signs s of the joints in a mirrored pose, in the order of `ctrl`.
 
     If a pose differs from the stance by δ, its mirror image differs by s_i δ_SIDES[i]. The signs
-    follow from the joints' axes: the x-z plane mirrors an axis a to (-a_x, a_y, -a_z).
-    They are checked: feet and center of mass of mirrored poses must be mirror images.
+    follow from the joints' axes, unless given: the x-z plane mirrors an axis a to (-a_x, a_y,
+    -a_z). They are checked: feet, four geoms, and center of mass of mirrored poses must be mirror
+    images.
 
-    Args:
-        m: the model. Its first keyframe is the stance, and its actuators are three for each leg, in
-            the order FL, FR, RL, RR.
-        base: body; its x axis is forward, its z axis up.
-        feet: four geoms.
-        signs: (12,) to check in place of guessed ones.
-
-    Raises:
-        ValueError: the robot is not its own mirror image.
+    The model's first keyframe is the stance, and its actuators are three for each leg, in the order
+    FL, FR, RL, RR. x of the base is forward, z up. ValueError if the robot is not its own mirror
+    image.
     """
     if len(m.actuator_trnid) != 12:
         expected = "expected 12 actuators, three for each leg"
@@ -101,12 +96,7 @@ def feet_and_mass(
 ) -> np.ndarray:
     """(5, 3) the positions of the four feet and of the center of mass [m].
 
-    Args:
-        m: the model.
-        d: scratch; the pose is written into it.
-        base: body; it is upright at the origin.
-        feet: four geoms.
-        angles: (12,) of the joints [rad].
+    angles: (12,) of the joints [rad]. The pose is written into d, the base upright at the origin.
     """
     d.qpos[:] = m.key_qpos[0]
     d.qpos[:7], d.qpos[m.jnt_qposadr[m.actuator_trnid[:, 0]]] = [0, 0, 0, 1, 0, 0, 0], angles

@@ -31,16 +31,10 @@ class Foot(NamedTuple):
 def find_legs(
     m: mujoco.MjModel, base: str, joints: list[list[str]] | None, feet: list[str] | None
 ) -> tuple[list[list[str]], list[str | None]]:
-    """The joints and the feet of the legs, in the order FL, FR, RL, RR.
+    """The names of the joints of each leg, FL, FR, RL, RR, and those of the feet or None for each.
 
-    Args:
-        m: the model.
-        base: body.
-        joints: four lists of abduction, thigh, knee, or None.
-        feet: four geoms, sites or bodies, or None.
-
-    Returns:
-        (the names of the joints of each leg, the names of the feet or None for each).
+    The description has four lists of abduction, thigh, knee, and four geoms, sites or bodies as
+    feet, or None.
     """
     bodies.check_count(feet, joints, 4, "four, in the order FL, FR, RL, RR")
     if joints is not None:
@@ -111,13 +105,8 @@ def corners(m: mujoco.MjModel, base: int, legs: list[list[int]]) -> list[int]:
 def check_forward(m: mujoco.MjModel, base: str, joints: list[list[str]]) -> str:
     """A warning if the joints' names say that the robot looks backward, else "".
 
-    Args:
-        m: the model of the file.
-        base: body.
-        joints: names of abduction, thigh and knee, legs in the order FL, FR, RL, RR.
-
-    Raises:
-        RobotError: the abductions turn about y of the base, the thighs and knees about x.
+    joints: names of abduction, thigh and knee of the legs. RobotError if the abductions turn about
+    y of the base, the thighs and knees about x.
     """
     d = bodies.kinematics(m)
     ids = [[m.joint(name).id for name in leg] for leg in joints]
