@@ -105,12 +105,9 @@ class Controller(nn.Module):
     def state(self, readings: dict[str, Tensor], memory: Memory, rows: int) -> State:
         """The state of the task, with blank values for names that it does not read."""
         values = readings | {name: x for name, x in memory.items() if name in self.blank}
-        rest = {
-            name: x.expand(rows, *x.shape[1:])
-            for name, x in self.blank.items()
-            if name not in values
-        }
-        return State(values | rest, self.task.sensor_columns)
+        blank = {name: x for name, x in self.blank.items() if name not in values}
+        values |= {name: x.expand(rows, *x.shape[1:]) for name, x in blank.items()}
+        return State(values, self.task.sensor_columns)
 
     def advanced(self, s: State, memory: Memory, restart: Tensor) -> State:
         """The state with the memory of this control step, where no episode begins."""
@@ -164,9 +161,8 @@ def check_names(readings: Iterable[str], start: Memory) -> None:
 
 def finite(values: Memory) -> Tensor:
     """(B,) whether all numbers of a robot are finite."""
-    return (
-        torch.cat([x.reshape(x.shape[0], -1).float() for x in values.values()], 1).isfinite().all(1)
-    )
+    rows = [x.reshape(x.shape[0], -1).float() for x in values.values()]
+    return torch.cat(rows, 1).isfinite().all(1)
 
 
 def where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:

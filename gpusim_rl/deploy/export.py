@@ -53,9 +53,7 @@ def export(
     description["outputs"][0]["change"] = greatest_changes(recorded)
     description |= {"standing": rest} if rest else {}
     sample = {key: torch.zeros(2, *shape) for key, shape in controller.shapes().items()}
-    sample |= {
-        MEMORY + key: x.repeat(2, *[1] * (x.ndim - 1)) for key, x in controller.start.items()
-    }
+    sample |= {MEMORY + key: torch.cat([x, x]) for key, x in controller.start.items()}
     sample[RESTART] = torch.tensor([True, False])
     model = to_onnx(controller, sample, controller.outputs, controller.user)
     data = finished(model, description, controller.task.mjcf_text())
@@ -112,18 +110,16 @@ def export_network(
 def check_finite(what: str, finite: np.ndarray) -> None:
     """Raise ValueError unless there are at least 1,000 rows and all are finite."""
     if finite.sum() < max(LEAST_SAMPLES, finite.size):
-        raise ValueError(
-            f"export needs at least {LEAST_SAMPLES} recorded {what}, all finite: got "
-            f"{finite.size}, of which {finite.sum()} are finite"
-        )
+        counts = f"{finite.size}, of which {finite.sum()} are finite"
+        needed = f"at least {LEAST_SAMPLES} recorded {what}, all finite"
+        raise ValueError(f"export needs {needed}: got {counts}")
 
 
 def check_error(what: str, error: float, where: str) -> None:
     """Raise ValueError if a difference is above 1e-5, or NaN."""
     if not error <= TOLERANCE:
-        raise ValueError(
-            f"export: {what} differ by {error:.2e} over {where}, more than {TOLERANCE:.0e}"
-        )
+        far = f"{error:.2e} over {where}, more than {TOLERANCE:.0e}"
+        raise ValueError(f"export: {what} differ by {far}")
 
 
 def session(data: bytes) -> Any:
@@ -150,10 +146,8 @@ def parity(data: bytes, controller: Controller, recorded: Trace) -> float:
     for t in range(steps):
         restart = recorded.restart[t]
         begin = first | {name: x[t] for name, x in recorded.memory.items()}
-        memory = {
-            name: np.where(restart.reshape(-1, *[1] * (x.ndim - 1)), begin[name], x)
-            for name, x in memory.items()
-        }
+        begins = {name: restart.reshape(-1, *[1] * (x.ndim - 1)) for name, x in memory.items()}
+        memory = {name: np.where(begins[name], begin[name], x) for name, x in memory.items()}
         feed = {name: x[t] for name, x in recorded.readings.items()} | {RESTART: restart}
         feed |= {MEMORY + name: x for name, x in memory.items()}
         targets, fault, *after = run(controller.outputs, feed)

@@ -71,9 +71,7 @@ def check_model(model: "MjModel", policy: "Policy", path: Path) -> None:
     for name, width in policy.needs.items():
         if name in ("joint_pos", "joint_vel"):
             joints = policy.reads.get(name, [])
-            fits = len(joints) == width and all(
-                joint and joint in names["joint"] for joint in joints
-            )
+            fits = len(joints) == width and all(x and x in names["joint"] for x in joints)
         else:
             is_sensor = name in names["sensor"] and name not in policy.reads
             fits = is_sensor and model.sensor(name).dim[0] == width

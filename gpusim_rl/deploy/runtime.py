@@ -107,17 +107,14 @@ class Policy:
             raise ValueError("outputs are not targets and fault")
         self.joints = list(self.outputs["joints"])
         self.start: dict[str, Array] = {}
-        for entry in self.description["memory"]:
+        memory = self.description["memory"]
+        for entry in memory:
             shape, kind = [int(n) for n in entry["shape"]], str(entry["type"])
             if kind not in TYPES or not 0 <= np.prod([float(n) for n in shape]) <= MAX_NUMBERS:
                 raise ValueError(f"memory {entry['name']} of type {kind}, shape {shape}")
             self.start[str(entry["name"])] = np.asarray(entry["start"], kind).reshape(1, *shape)
-        self._inputs = {str(x["name"]): str(x["input"]) for x in self.description["memory"]}
-        self._results = [
-            "targets",
-            "fault",
-            *(str(x["output"]) for x in self.description["memory"]),
-        ]
+        self._inputs = {str(x["name"]): str(x["input"]) for x in memory}
+        self._results = ["targets", "fault", *(str(x["output"]) for x in memory)]
         expected = {*inputs, *self._inputs.values()}
         names = {x.name for x in self.session.get_inputs()}
         if names != expected:

@@ -106,10 +106,7 @@ def missing_operator(
 
 
 def finished(
-    model: onnx.ModelProto,
-    description: Json,
-    mjcf: str,
-    further: dict[str, str] | None = None,
+    model: onnx.ModelProto, description: Json, mjcf: str, further: dict[str, str] | None = None
 ) -> bytes:
     """The bytes of a model with its description and further metadata, after ONNX's own checks."""
     text = json.dumps(description, ensure_ascii=False)

@@ -105,8 +105,9 @@ class Recorder:
                 self.check(f"{where} {name!r}", x, healthy)
                 self.note(part, name, x * self.weights[name] if part == "terms" else x)
         self.check("control", s.ctrl, s.time >= 0)  # its NaN is the cause of a fault
-        for name, x in (("ctrl", s.ctrl), ("qpos", s.qpos), ("time", s.time)):
-            self.note("state", name, x)
+        self.note("state", "ctrl", s.ctrl)
+        self.note("state", "qpos", s.qpos)
+        self.note("numbers", "time", s.time)
         self.note("numbers", "physics", ~healthy)
 
     def samples(self, action: Tensor) -> Samples:
@@ -116,7 +117,6 @@ class Recorder:
             for part in ("observed", "privileged", "terms", "measures", "numbers", "state")
         }
         state = parts.pop("state")
-        parts["numbers"]["time"] = state.pop("time")
         return Samples(**parts, **state, action=action, wrong=[*self.wrong.values()])
 
 

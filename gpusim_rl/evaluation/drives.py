@@ -106,15 +106,9 @@ def drive(
     off = (got - asked).abs() > tolerance(asked, task)
     failed = {"fell": fell} | dict(zip(task.command.names, off.T, strict=True))
     failed |= {name: means[name] > bound for name, bound in bounds.items()}
-    return [
-        Drive(
-            asked[i].tolist(),
-            got[i].tolist(),
-            [why for why, which in failed.items() if which[i]],
-            {name: x[i].item() for name, x in means.items()},
-        )
-        for i in range(len(asked))
-    ]
+    whys = [[why for why, which in failed.items() if which[i]] for i in range(len(asked))]
+    measured = [{name: x[i].item() for name, x in means.items()} for i in range(len(asked))]
+    return [*map(Drive, asked.tolist(), got.tolist(), whys, measured)]
 
 
 def drive_scores(drives: list[Drive], names: tuple[str, ...]) -> Scores:

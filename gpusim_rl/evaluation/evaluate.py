@@ -144,14 +144,11 @@ def observe(
     policy: Policy, task: Task, *, weights: dict[str, float], noise: dict[str, float]
 ) -> Tensor:
     """(2048, no) observations from 64 worlds under the mean action: to check an export on."""
-    observations: list[Tensor] = []
-
-    def add(env: Env, t: int) -> None:
-        observations.append(env.observation.actor.clone())
-
-    options: dict[str, Any] = dict(weights=weights, noise=noise, seed=STOP_SEED, before_step=add)
+    rows: list[Tensor] = []
+    options: dict[str, Any] = dict(weights=weights, noise=noise, seed=STOP_SEED)
+    options["before_step"] = lambda env, t: rows.append(env.observation.actor.clone())
     play(policy, task, episodes=64, steps=32, **options)
-    return torch.cat(observations)
+    return torch.cat(rows)
 
 
 def evaluation_env(
@@ -159,13 +156,6 @@ def evaluation_env(
 ) -> Env:
     """The task as it is evaluated, in MuJoCo C."""
     task = task.evaluation()
-    sim = make_actuated(
-        "native",
-        task.physics,
-        num_envs,
-        actuator=task.actuator,
-        device="cpu",
-        fields=task.fields,
-        threads=0,  # all cores
-    )
+    settings: dict[str, Any] = dict(device="cpu", fields=task.fields, threads=0)  # all cores
+    sim = make_actuated("native", task.physics, num_envs, actuator=task.actuator, **settings)
     return Env(task, sim, seed=seed, weights=weights, noise=noise, stagger=False)

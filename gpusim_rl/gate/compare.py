@@ -176,8 +176,8 @@ def summary(
     options: Settings,
 ) -> Json:
     counts = dict(zip(CELLS, evidence.counts.tolist(), strict=True))
-    line = f"{conclusion(evidence.verdict(options['error']), titles, options)}: "
-    line += figures(evidence, titles, options)
+    verdict = evidence.verdict(options["error"])
+    line = f"{conclusion(verdict, titles, options)}: {figures(evidence, titles, options)}"
     lines = [f"{'scenario':10}" + "".join(f"{x:>9}" for x in CELLS)]
     lines += [f"{x:10}" + "".join(f"{n:9}" for n in of) for x, of in table.items()]
     lines += [
@@ -187,7 +187,7 @@ def summary(
     lines += [f"and {len(alone) - LINES} more"] if len(alone) > LINES else []
     return {
         "titles": [*titles],
-        "verdict": evidence.verdict(options["error"]),
+        "verdict": verdict,
         "line": line,
         "text": "\n".join([*lines, line]),
         "pairs": (total := sum(counts.values())),

@@ -93,10 +93,8 @@ class ReadingErrors:
         units = {x["name"]: x.get("units", []) for x in plan.robot.policy.description["inputs"]}
         for name, width in plan.robot.policy.needs.items():
             names = units[name] or [""] * width
-            bias, noise = (
-                np.array([plan.settings[key].get(unit, 0.0) for unit in names])
-                for key in ("bias", "noise")
-            )
+            errors = [plan.settings[key] for key in ("bias", "noise")]
+            bias, noise = (np.array([x.get(unit, 0.0) for unit in names]) for x in errors)
             offset = plan.rng(f"{name} bias").uniform(-bias, bias, (plan.count, width))
             self.bias[name], self.noise[name] = plan.bias * offset, plan.noise * noise
             self.rng[name] = plan.rng(f"{name} noise"), plan.rng(f"{name} dropout")

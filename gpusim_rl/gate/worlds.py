@@ -8,6 +8,7 @@ from torch import Tensor
 from gpusim_rl.core import maths
 from gpusim_rl.core.provenance import cores_available
 from gpusim_rl.envs.readings import JOINTS
+from gpusim_rl.envs.state import sensor_columns
 from gpusim_rl.gate.robot import TOUCHES, Robot, compiled, ground, safe_state
 from gpusim_rl.gate.scenarios import UP, Plan, joined
 from gpusim_rl.sim.actuated import ActuatedSim, engine
@@ -52,11 +53,8 @@ class Worlds:
         self.ctrl = self.sim.ctrl.numpy()
         names = ("xpos", "xmat", "actuator_force", "actuator_velocity")
         self.data: dict[str, Array] = {name: self.native.batch.bind(name) for name in names}
-        ends = zip(model.sensor_adr, model.sensor_dim, strict=True)
-        self.sensors = {
-            model.sensor(i).name: self.sim.sensordata.numpy()[:, first : first + width]
-            for i, (first, width) in enumerate(ends)
-        }
+        places = sensor_columns(model).items()
+        self.sensors = {name: self.sim.sensordata.numpy()[:, x] for name, x in places}
         if engine(self.sim) is not self.native and robot.base:  # the last sensor, which MJX lacks
             self.sensors[TOUCHES] = self.native.batch.bind("sensordata")[:, -1:]
         position, speed = JOINTS
@@ -155,9 +153,8 @@ class Worlds:
     def fallen(self, tilt: float, height: float) -> Array:
         """(B,) whether the base tilts by more than an angle [rad], is lower than a share of its
         height, or touches anything."""
-        if not self.robot.base:
+        if not (base := self.robot.base):
             return np.zeros(self.count, bool)
-        base = self.robot.base
         axes = self.data["xmat"][:, base].reshape(-1, 3, 3)
         down = axes[:, 2] @ self.robot.up < np.cos(tilt)
         place = self.data["xpos"][:, base] - self.pivot

@@ -43,10 +43,8 @@ def read(path: Path) -> dict[str, np.ndarray]:
             header = [name.strip() for name in next(lines, [])]
             missing = [name for name in COLUMNS if name not in header]
             if missing:
-                raise ValueError(
-                    f"{path} has no column {', '.join(missing)}:"
-                    f" its first row is {','.join(COLUMNS)}"
-                )
+                needed = f"its first row is {','.join(COLUMNS)}"
+                raise ValueError(f"{path} has no column {', '.join(missing)}: {needed}")
             columns = [header.index(name) for name in COLUMNS]
             for row in lines:
                 if row:
@@ -88,10 +86,8 @@ def rate(joints: dict[str, np.ndarray], path: Path) -> float:
         wrong = np.flatnonzero(~(np.abs(gaps - dt) <= JITTER * dt)) if dt > 0 else np.arange(1)
         if len(wrong):
             line, gap = int(joints[name][wrong[0] + 1, 0]), gaps[wrong[0]]
-            raise ValueError(
-                f"{path}, row {line}: {gap:.6g} s after the row before of joint {name!r},"
-                f" others {dt:.6g} s"
-            )
+            says = f"{gap:.6g} s after the row before of joint {name!r}, others {dt:.6g} s"
+            raise ValueError(f"{path}, row {line}: {says}")
     return float(f"{dt:.6g}")
 
 

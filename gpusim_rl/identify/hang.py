@@ -136,8 +136,6 @@ class HangingModel:
     def first_state(self) -> Array:
         """The state that a log begins with, as MuJoCo's rollout takes it."""
         data, m = mujoco.MjData(self.model), self.model
-        if m.nkey:
-            mujoco.mj_resetDataKeyframe(m, data, 0)
         data.qpos[self.places] = self.motion.angles[0]
         data.qvel[self.dofs] = self.motion.speeds[0]
         kind = mujoco.mjtState.mjSTATE_FULLPHYSICS
@@ -202,12 +200,9 @@ def hung_model(mjcf: str) -> mujoco.MjModel:
     One that stops early makes a rough surface of what is fitted.
     """
     spec = mujoco.MjSpec.from_string(mjcf)
-    for joint in [x for x in spec.joints if x.type == mujoco.mjtJoint.mjJNT_FREE]:
-        spec.delete(joint)
-    for key in list(spec.keys):
-        spec.delete(key)
-    for sensor in list(spec.sensors):
-        spec.delete(sensor)
+    free = [x for x in spec.joints if x.type == mujoco.mjtJoint.mjJNT_FREE]
+    for thing in [*spec.keys, *spec.sensors, *free]:
+        spec.delete(thing)
     for geom in spec.geoms:
         geom.contype = geom.conaffinity = 0
     return converged(compile_spec(spec))
@@ -222,11 +217,8 @@ def noise_of(motion: Motion) -> dict[str, float]:
     still &= np.cumsum(np.r_[False, changed]) == 0  # before the first change alone
     if still.sum() < 20:
         return dict(NOISE)
-    values = {"angles": motion.angles, "speeds": motion.speeds}
-    return {
-        name: max(float(np.sqrt(x[still].var(0, ddof=1).mean())), LEAST_NOISE[name])
-        for name, x in values.items()
-    }
+    deviations = {x: np.sqrt(getattr(motion, x)[still].var(0, ddof=1).mean()) for x in NOISE}
+    return {name: max(float(x), LEAST_NOISE[name]) for name, x in deviations.items()}
 
 
 class Residual:
@@ -343,9 +335,8 @@ def fit_each(residual: Residual, fit: Any) -> EachJoint:
     derivatives are those of the fit, and steps end where they no longer help.
     """
     names, nu = residual.names, len(residual.hung.dofs)
-    which = [
-        (i, x) for i, name in enumerate(names) for x in (np.eye(nu) if name in FACTORS else [1.0])
-    ]
+    parts = [np.eye(nu) if name in FACTORS else [1.0] for name in names]
+    which = [(i, x) for i, part in enumerate(parts) for x in part]
     owner = np.array([i for i, _ in which])  # of each joint's number, the place of its name
     jacobian = np.stack([residual.derivative(fit.x, *x) for x in which], 1)
     common = (owner[:, None] == np.arange(len(names))).astype(float)
@@ -418,10 +409,8 @@ def without(model: mujoco.MjModel) -> list[str]:
 def dependent_pairs(jacobian: Array, names: list[str]) -> list[tuple[str, str]]:
     """Pairs of columns that are nearly parallel, by the smaller of their two singular values."""
     columns = jacobian / np.linalg.norm(jacobian, axis=0).clip(1e-12)
-    pairs = combinations(range(len(names)), 2)
-    small = [
-        (i, j)
-        for i, j in pairs
+    return [
+        (names[i], names[j])
+        for i, j in combinations(range(len(names)), 2)
         if np.linalg.svd(columns[:, [i, j]], compute_uv=False)[-1] < DEPENDENT
     ]
-    return [(names[i], names[j]) for i, j in small]

@@ -121,14 +121,11 @@ def frames_of(rollout: Rollout, command: Command | None, several: bool = False) 
 def run_rollout(run: Run, iteration: "Iteration", config: Config, cfg: Settings) -> RunRollout:
     """Worlds of a run's task in which its policy acts: worlds= of them, or one."""
     task, n = task_on_ground(run, iteration.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
-    from gpusim_rl.assembly.models import (
-        make_picture_model,  # loads torch, after mistakes are answered
-    )
+    from gpusim_rl.assembly.models import make_picture_model  # loads torch, after mistakes
 
-    options: dict[str, Any] = dict(
-        weights=config.task.weights, noise=config.task.noise, seed=cfg["seed"]
-    )
-    return RunRollout(iteration.policy, task, n, **options, picture=make_picture_model(config))
+    options: dict[str, Any] = dict(weights=config.task.weights, noise=config.task.noise)
+    options |= dict(seed=cfg["seed"], picture=make_picture_model(config))
+    return RunRollout(iteration.policy, task, n, **options)
 
 
 def file_rollout(path: Path) -> FileRollout:

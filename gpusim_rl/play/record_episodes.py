@@ -35,10 +35,8 @@ def record_episodes(cfg: player.Settings) -> Demonstrations:
         config = task_config(policy, cfg)
         iteration = make_iteration(for_playing(config), num_envs=1)
     task = iteration.env.task
-    if (policy.description["task"], model_digest(model)) != (
-        config.task.name,
-        model_digest(task.mjm),
-    ):
+    same_robot = model_digest(model) == model_digest(task.mjm)
+    if policy.description["task"] != config.task.name or not same_robot:
         raise ValueError(f"{path} does not fit task={config.task.name}, or is for another robot")
     env = demonstration_env(config, task, episodes, seed)
     return demonstrate(file_action(path, policy, env), env, config.task.name)

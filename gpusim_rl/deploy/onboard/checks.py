@@ -57,10 +57,8 @@ def check_file(
         raise ValueError(f"policy is of type {kind}: expected a Policy of runtime.py")
     description, out = policy.description, policy.outputs
     for key, expected in (("task", task), ("robot", robot)):
-        if expected is not None and description.get(key) != expected:
-            raise ValueError(
-                f"the file's {key} is {description.get(key)!r}, not {expected!r}: another file"
-            )
+        if expected is not None and (its := description.get(key)) != expected:
+            raise ValueError(f"the file's {key} is {its!r}, not {expected!r}: another file")
     if isinstance(joints, str) or not isinstance(joints, Iterable | None):
         raise ValueError(f"joints={joints!r}: expected the names of all joints")
     if joints is not None:
@@ -135,9 +133,7 @@ def check_names(policy: Policy) -> None:
 
     A joint's reading has the joints of the targets, each once.
     """
-    lists = [
-        (name, described(policy, name)["units"], width) for name, width in policy.needs.items()
-    ]
+    lists = [(name, described(policy, name)["units"], n) for name, n in policy.needs.items()]
     lists.append(("joints", policy.joints, len({*policy.joints})))
     if policy.command:
         names = policy.command["names"]

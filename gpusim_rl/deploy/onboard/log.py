@@ -69,9 +69,8 @@ class Log:
         values = {"format": str(FORMAT), "digest": digest(policy.data), "about": description}
         values |= {"mjcf": policy.mjcf, "sha256": checksum(description, policy.mjcf)}
         self.writer.add_metadata(NAME, values)
-        kind = self.writer.register_schema(
-            SCHEMA, "jsonschema", json.dumps(schema(policy)).encode()
-        )
+        fields = json.dumps(schema(policy)).encode()
+        kind = self.writer.register_schema(SCHEMA, "jsonschema", fields)
         self.channel = self.writer.register_channel(TOPIC, "json", kind)
         self.writer.flush()
         self.begin, self.first, self.last = time.time_ns(), None, 0.0
@@ -108,14 +107,12 @@ def encode(step: Json) -> bytes:
 
     Written by hand: `json` takes twice as long, which a robot has better use for.
     """
-    readings = ",".join(
-        [f"{quote(name)}:{row(x.tolist())}" for name, x in step["readings"].items()]
-    )
+    rows = [f"{quote(name)}:{row(x.tolist())}" for name, x in step["readings"].items()]
     command = "null" if step["command"] is None else row(step["command"].tolist())
     faults = json.dumps(step["faults"]) if step["faults"] else "[]"
     return (
         f'{{"time":{float(step["time"])!r},"age":{row([step["age"]])[1:-1]},'
-        f'"readings":{{{readings}}},"command":{command},"targets":{row(step["targets"].tolist())},'
+        f'"readings":{{{",".join(rows)}}},"command":{command},"targets":{row(step["targets"].tolist())},'
         f'"gain":{row([step["gain"]])[1:-1]},"phase":"{step["phase"]}",'
         f'"restart":{"true" if step["restart"] else "false"},"faults":{faults}}}'
     ).encode()
