@@ -26,17 +26,11 @@ COMPARED = 10  # control steps
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """One thing that is wrong."""
 
-    Args:
-        key: what it is about, the same in every simulator.
-        text: a line with method, entry, figure and remedy.
-        certain: whether no training can succeed with it.
-    """
-
-    key: str
-    text: str
-    certain: bool = False
+    key: str  # what it is about, the same in every simulator
+    text: str  # a line with method, entry, figure and remedy
+    certain: bool = False  # whether no training can succeed with it
 
     def __str__(self) -> str:
         return f"{'error' if self.certain else 'warning'}: {self.text}"
@@ -252,18 +246,12 @@ def discount(task: Task, gamma: float | None) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class Chance:
-    """What half of the worlds score that are stepped by chance.
+    """What half of the worlds score that are stepped by chance."""
 
-    Args:
-        success: None if the samples are shorter than an episode, or nothing is known of it.
-        value: mean return of the first episodes.
-        ended, timed_out: shares of the first episodes.
-    """
-
-    success: float | None
-    value: float
-    ended: float
-    timed_out: float
+    success: float | None  # None of samples shorter than an episode, or if nothing is known of it
+    value: float  # mean return of the first episodes
+    ended: float  # share of the first episodes
+    timed_out: float  # share of the first episodes
 
     def __str__(self) -> str:
         success = "unknown" if self.success is None else f"{self.success:.2f}"

@@ -17,41 +17,29 @@ HOPELESS = 10  # steps one after another in which every world is at fault
 
 @dataclass
 class Wrong:
-    """Numbers that are not finite, where they were first seen.
+    """Numbers that are not finite, where they were first seen."""
 
-    Args:
-        where: method and entry, such as `reward: the term 'near'`.
-        step: the control step, from 1 on; 0 at the start.
-        share: of the worlds at that step.
-    """
-
-    where: str
-    step: int
-    share: float
+    where: str  # method and entry, such as `reward: the term 'near'`
+    step: int  # the control step, from 1 on; 0 at the start
+    share: float  # of the worlds at that step
 
 
 @dataclass
 class Samples:
-    """T control steps of B worlds. The first B / 2 took zero actions, the others random ones.
+    """T control steps of B worlds. The first B / 2 took zero actions, the others random ones."""
 
-    Attributes:
-        observed, privileged, terms, measures: name → (T, B, …), of the true state after each step;
-            terms are weighted [1/s].
-        numbers: `reward`, `time` [control steps], `terminated`, `truncated`, `fault`, and
-            `physics`: a fault of the simulator; each (T, B).
-        action: (T, B, n) before it is clamped. ctrl: (T, B, nu). qpos: (T, B, nq).
-        wrong: the numbers that are not finite, by method and entry.
-    """
-
+    # name → (T, B, …), of the true state after each step
     observed: dict[str, Tensor]
     privileged: dict[str, Tensor]
-    terms: dict[str, Tensor]
+    terms: dict[str, Tensor]  # weighted [1/s]
     measures: dict[str, Tensor]
+    # `reward`, `time` [control steps], `terminated`, `truncated`, `fault`, and `physics`: a fault
+    # of the simulator; each (T, B)
     numbers: dict[str, Tensor]
-    action: Tensor
-    ctrl: Tensor
-    qpos: Tensor
-    wrong: list[Wrong]
+    action: Tensor  # (T, B, n) before it is clamped
+    ctrl: Tensor  # (T, B, nu)
+    qpos: Tensor  # (T, B, nq)
+    wrong: list[Wrong]  # the numbers that are not finite, by method and entry
 
     @property
     def valid(self) -> Tensor:

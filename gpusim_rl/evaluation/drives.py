@@ -22,18 +22,12 @@ FOREVER = 1e6  # s: no second command is drawn
 
 
 class Drive(NamedTuple):
-    """A constant command, and what the robot made of it, each in the units of the command.
-
-    Args:
-        asked, got: the command, and the mean of what was done.
-        failed: why it is no success: `fell`, axes that are off, and measures beyond their bound.
-        measures: name → mean of each measure that has a bound.
-    """
+    """A constant command, and what the robot made of it, each in the units of the command."""
 
     asked: list[float]
-    got: list[float]
-    failed: Sequence[str] = ()
-    measures: Mapping[str, float] = MappingProxyType({})
+    got: list[float]  # the mean of what was done
+    failed: Sequence[str] = ()  # why: `fell`, axes that are off, and measures beyond their bound
+    measures: Mapping[str, float] = MappingProxyType({})  # name → mean of each that has a bound
 
     @property
     def fell(self) -> bool:

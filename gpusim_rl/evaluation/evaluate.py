@@ -24,27 +24,19 @@ STOP_SEED = EVALUATION_SEEDS + 1  # of evaluations during training
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """Episodes of B worlds, each played for the length of one.
+    """Episodes of B worlds, each played for the length of one."""
 
-    Args:
-        task: as it was evaluated.
-        record: measure → (T, B), `terminated`: where a world failed, and `reward`.
-        returns: (B,) sum of rewards of the first episode.
-        begun: the state in which the worlds began.
-    """
-
-    task: Task
-    record: dict[str, Tensor]
-    returns: Tensor
-    begun: State
+    task: Task  # as it was evaluated
+    record: dict[str, Tensor]  # measure → (T, B), `terminated`: where a world failed, and `reward`
+    returns: Tensor  # (B,) sum of rewards of the first episode
+    begun: State  # in which the worlds began
 
 
 def evaluate(policy: Policy, task: Task, *, episodes: int, **options: Any) -> Scores:
     """`success`, `episodes`, `return` (the mean sum of rewards of the first episodes) and the
     task's own scores. The arguments are those of `play`.
 
-    Raises:
-        ValueError: a score is not what `Task.score` says.
+    ValueError if a score is not what `Task.score` says.
     """
     played = play(policy, task, episodes=episodes, **options)
     scores = played.task.score(played.record)

@@ -15,34 +15,24 @@ Array = np.ndarray
 
 
 class DriveResult(NamedTuple):
-    """Results of B robots until they fell, or to the end. Errors are NaN if nothing is followed.
+    """Results (B,) of robots until they fell, or to the end. Errors are NaN if nothing is followed.
 
-    Attributes:
-        fell, fault: (B,) whether a robot fell; whether a number of it was not finite.
-        lived: (B,) control steps.
-        error, turn: (B,) root mean squares of the error of velocity [m/s] or position [m], and of
-            the yaw rate [rad/s].
-        offset: (B,) mean error of the velocity along the axis where it is worst, over what
-            `gate.tracking` allows of the last command.
-        torque, joint, speed: (B,) shares of steps and actuators at or beyond the limit of the
-            torque, of the joint's range, of the speed.
-        power: (B,) mean mechanical power [W].
-        transport: (B,) power over weight times speed, of robots that walk; else NaN.
-        change: (B,) root mean square of the targets' change in a control step, as a share of the
-            range of the control or of the joint; NaN if no actuator has one.
+    `torque`, `joint` and `speed` are shares of steps and actuators at or beyond the limit.
     """
 
-    fell: Array
-    fault: Array
-    lived: Array
-    error: Array
-    turn: Array
-    offset: Array
+    fell: Array  # bool
+    fault: Array  # bool, whether a number was not finite
+    lived: Array  # control steps
+    error: Array  # root mean square of the error of velocity [m/s] or position [m]
+    turn: Array  # the same of the yaw rate [rad/s]
+    offset: Array  # mean error of the velocity along its worst axis, over what `tracking` allows
     torque: Array
-    joint: Array
+    joint: Array  # of its range
     speed: Array
-    power: Array
-    transport: Array
+    power: Array  # mean mechanical power [W]
+    transport: Array  # power over weight times speed, of robots that walk; else NaN
+    # root mean square of the targets' change in a control step, as a share of the range of the
+    # control or of the joint; NaN if no actuator has one
     change: Array
 
 

@@ -43,8 +43,8 @@ def fit(
     train: Samples, dt: float, offsets: list[int], *, hidden: list[int], steps: int, seed: int
 ) -> Net:
     """The network of least mean squared error, by Adam; a cosine takes its rate to zero."""
-    scales = [max(float(x.double().square().mean().sqrt()), 1e-6) for x in train]
-    inputs = Inputs(dt, tuple(offsets), *scales)
+    error, speed, torque = (max(float(x.double().square().mean().sqrt()), 1e-6) for x in train)
+    inputs = Inputs(dt=dt, offsets=tuple(offsets), error=error, speed=speed, torque=torque)
     draw = torch.Generator().manual_seed(seed)
     layers = []
     for n, m in pairwise([2 * len(offsets), *hidden, 1]):

@@ -41,20 +41,14 @@ Values = dict[str, Array]
 
 @dataclass(frozen=True)
 class TwinResult:
-    """How far a log is from its twins, window by window. 1 is as far as they are from one another.
+    """How far a log is from its twins in each window. 1 is as far as they are from one another."""
 
-    Attributes:
-        time: (N,) of the guard's clock, when each window begins [s].
-        distances: name of a reading, `targets` or `LAG` → (N,) root mean square over its numbers.
-        fell: how many twins fell; they count up to their last whole window.
-        steps, qpos: (T,) numbers of the control steps, and (T, nq) the first twin's states.
-    """
-
-    time: Array
+    time: Array  # (N,) of the guard's clock, when each window begins [s]
+    # name of a reading, `targets` or `LAG` → (N,) root mean square over its numbers
     distances: Values
-    fell: int
-    steps: Array
-    qpos: Array
+    fell: int  # how many twins fell; they count up to their last whole window
+    steps: Array  # (T,) numbers of the control steps
+    qpos: Array  # (T, nq) the first twin's states
 
     @property
     def by_name(self) -> dict[str, float]:

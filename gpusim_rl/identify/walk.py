@@ -144,8 +144,7 @@ def scale(worlds: Worlds, factors: dict[str, Array]) -> None:
     """Scale what each world's joints have by factors (B,), in place."""
     for name, fields in FACTORS.items():
         for field, column in fields if name in factors else ():
-            values = worlds.native.batch.expand(field)
-            values = values if column is None else values[..., column]
+            values = worlds.native.batch.expand(field)[..., column]
             values *= factors[name][:, None]
 
 

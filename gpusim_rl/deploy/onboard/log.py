@@ -155,36 +155,21 @@ def schema(policy: Policy) -> Json:
 
 @dataclass(frozen=True)
 class Recording:
-    """T control steps of a robot, as its log has them. What was not there is NaN.
+    """T control steps of a robot, as its log has them. What was not there is NaN."""
 
-    Attributes:
-        description: the description of the controller, as docs/policy.schema.json has it.
-        mjcf: the text of its model.
-        digest: SHA-256 of the controller's file without its verdict.
-        whole: whether the log was closed; else its program was killed, or the file is cut.
-        time, age: (T,) of the guard's clock, and of the readings [s].
-        readings: name → (T, width), as the guard read them.
-        command: (T, n) within the range of training; NaN unless the policy ran.
-        targets: (T, nu) that were sent to the servos, in the order of `joints`.
-        gain: (T,) share of kp of the servos.
-        phase: (T,) rise, run, stop or off: of the guard as the step began.
-        restart: (T,) bool, whether an episode of the policy began.
-        faults: what was wrong in each step, one line each.
-    """
-
-    description: Json
-    mjcf: str
-    digest: str
-    whole: bool
-    time: Array
-    age: Array
-    readings: dict[str, Array]
-    command: Array
-    targets: Array
-    gain: Array
-    phase: Array
-    restart: Array
-    faults: list[list[str]]
+    description: Json  # of the controller, as docs/policy.schema.json has it
+    mjcf: str  # the text of its model
+    digest: str  # SHA-256 of the controller's file without its verdict
+    whole: bool  # whether the log was closed; else its program was killed, or the file is cut
+    time: Array  # (T,) of the guard's clock [s]
+    age: Array  # (T,) of the readings [s]
+    readings: dict[str, Array]  # name → (T, width), as the guard read them
+    command: Array  # (T, n) within the range of training; NaN unless the policy ran
+    targets: Array  # (T, nu) that were sent to the servos, in the order of `joints`
+    gain: Array  # (T,) share of kp of the servos
+    phase: Array  # (T,) rise, run, stop or off: of the guard as the step began
+    restart: Array  # (T,) bool, whether an episode of the policy began
+    faults: list[list[str]]  # what was wrong in each step, one line each
 
     @property
     def dt(self) -> float:
