@@ -36,19 +36,17 @@ class Controller(nn.Module):
     `fault` is true for a robot with an input or a result that is not finite. Its targets are then
     those of its last step without a fault, at first `safe_controls`. Its memory does not change.
 
+    ValueError if the task needs what no robot measures: see `needs`.
+
     Args:
-        task: on the CPU. `needs` says what of it the robot must measure.
+        task: on the CPU.
         actor: (obs (B, no), memory) → (mean action (B, nu), next memory).
         actor_memory: the actor's own memory at the start of an episode, name → (1, …).
 
     Attributes:
         needs: what is measured and remembered.
         start: memory at the start of an episode, name → (1, …).
-        inputs: names of the arguments of `forward`, in order.
-        outputs: names of its results, in order.
-
-    Raises:
-        ValueError: the task needs what no robot measures: see `needs`.
+        inputs, outputs: names of the arguments and results of `forward`, in order.
     """
 
     def __init__(self, task: Task, actor: nn.Module, actor_memory: Memory | None = None):
@@ -171,14 +169,10 @@ def where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 
 
 def start_values(task: Task, names: tuple[str, ...], sample: dict[str, Tensor]) -> Memory:
-    """The memory of a task at the start of an episode: each draw at its midpoint, no action yet.
+    """The memory (1, …) of these names at the start: each draw at its midpoint, no action yet.
 
-    Args:
-        names: of the memory.
-        sample: an input of each name, with one row.
-
-    Returns:
-        name → (1, …), and the history of each term that has one, which a restart fills.
+    It has the history of each term that has one, too, which a restart fills. `sample` is an input
+    of each name, with one row.
     """
     first = first_memory(task, sample[RNG])
     start = {name: torch.zeros_like(sample[name]) for name in names if name in ACTIONS}

@@ -34,10 +34,7 @@ AXES = {"FRAMEXAXIS": "x axis", "FRAMEYAXIS": "y axis", "FRAMEZAXIS": "z axis"}
 def describe(controller: Controller, *, name: str, ranges: Ranges, lineage: Json) -> Json:
     """The description of a controller for a robot's program. JSON keeps every bit of its floats.
 
-    Args:
-        name: the task's name.
-        ranges: input → its percentiles 0, 0.5, 99.5 and 100, column by column.
-        lineage: where the policy comes from: the run, the iteration, its success.
+    The arguments are those of `export.export`.
     """
     task, built = controller.task, versions()
     return {

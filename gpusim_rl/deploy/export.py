@@ -39,12 +39,11 @@ def export(
         name: the task's name.
         recorded: at least 1,000 world-steps of the task.
         ranges: input → its percentiles 0, 0.5, 99.5 and 100, column by column.
-        lineage: where the policy comes from.
+        lineage: where the policy comes from: the run, the iteration, its success.
         rest: what `standing` says of the robot.
 
-    Raises:
-        ValueError: there are too few world-steps, one is not finite, ONNX lacks an operator of the
-            task, or file and Env differ by more than 1e-5.
+    ValueError if there are too few world-steps, one is not finite, ONNX lacks an operator of the
+    task, or file and Env differ by more than 1e-5.
     """
     values = [*recorded.readings.values(), recorded.targets]
     finite = np.stack([np.isfinite(x).all(2) for x in values])
@@ -77,19 +76,14 @@ def export_network(
 ) -> float:
     """Write an actor with its normalizer as ONNX: `obs` (B, no) → `action` (B, nu), not clamped.
 
-    Returns its largest difference from torch.
+    Returns its largest difference from torch; raises as `export` does.
 
     Args:
-        actor: obs (B, no) → mean action (B, nu).
-        name: the task's name.
+        name, lineage: as of `export`.
         terms, history: observation term → width, and control steps of it, oldest first.
         observations: (N, no), at least 1,000, recorded from the task.
         mjcf: the text of the model.
-        lineage: where the policy comes from.
         further: metadata of other names.
-
-    Raises:
-        ValueError: as `export`.
     """
     check_finite("observations", torch.isfinite(observations).all(1).numpy())
     steps = {term: history.get(term, 1) for term in terms}
@@ -135,10 +129,6 @@ def parity(data: bytes, controller: Controller, recorded: Trace) -> float:
     Each step begins with what the Env remembers, since a policy that answers its own last action
     strongly would enlarge the rounding of one step in the next. The history of terms, and what the
     actor itself remembers, go from each step to the next through the file.
-
-    Args:
-        data: the serialized ONNX model.
-        controller: what it was made from.
     """
     run, (steps, worlds) = session(data).run, recorded.restart.shape
     first = {name: x.numpy().repeat(worlds, 0) for name, x in controller.start.items()}

@@ -130,10 +130,9 @@ class Policy:
         self.reset()
 
     def reset(self, worlds: int | None = None) -> None:
-        """Forget the past: an episode begins.
+        """Forget the past: an episode begins, of a batch of robots.
 
-        Args:
-            worlds: robots of a batch; None for one, whose readings and targets have no batch axis.
+        worlds: their number; None for one, whose readings and targets have no batch axis.
         """
         self._single, self._worlds = worlds is None, worlds or 1
         self.memory = {name: x.repeat(self._worlds, 0) for name, x in self.start.items()}
@@ -251,10 +250,7 @@ def unsealed(data: bytes, path: Path) -> bytes:
     """The bytes that were exported, without the verdict after them; all of a file without a seal.
 
     Only these are run, so that nothing that follows can change the network. The seal is their
-    SHA-256. It finds mistakes, and is no signature.
-
-    Raises:
-        ValueError: the file has a seal, and other bytes than it says; in one line.
+    SHA-256. It finds mistakes, and is no signature. ValueError if the bytes are others.
     """
     if not (seal := SEAL.search(data)):
         return data

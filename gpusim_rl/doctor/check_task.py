@@ -36,8 +36,7 @@ def check_task(
         configs: simulator → the configuration of a training with it. The first one is checked
             whole; the others are compared to it in fewer steps.
         say: takes lines of progress, and what chance scores.
-        steps: control steps.
-        worlds: with zero actions, and as many with random ones.
+        steps, worlds: control steps; worlds with zero actions, and as many with random ones.
     """
     first, results = next(iter(configs)), dict[str, Finding]()
     reference: Any = None  # the samples of the first simulator

@@ -116,10 +116,8 @@ def sample(env: Env, steps: int, std: float, doing: str, say: Callable[[str], No
 
     Args:
         env: an even number of worlds whose episodes begin now.
-        steps: control steps.
         std: standard deviation of the random actions.
-        doing: what is done, for the bar or the lines of progress.
-        say: takes such lines, where there is no terminal.
+        doing, say: as of `counted`.
     """
     recorder, faults = Recorder(env), 0
     generator = torch.Generator().manual_seed(env.seed)

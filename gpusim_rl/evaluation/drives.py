@@ -108,11 +108,9 @@ def drive(
 def drive_scores(drives: list[Drive], names: tuple[str, ...]) -> Scores:
     """The scores of drives, in the units of the command.
 
-    Returns:
-        `as_told` is the share of drives without a failure, `not_<why>` that which fails for a
-        reason. For each axis, of the drives that ask for it alone: `bias_<name>` is the mean error,
-        and `dead_<name>` the largest command of which less than half was done. They are None if no
-        drive tells.
+    `as_told` is the share of drives without a failure, `not_<why>` that which fails for a reason.
+    For each axis, of the drives that ask for it alone: `bias_<name>` is the mean error, and
+    `dead_<name>` the largest command of which less than half was done. None if no drive tells.
     """
     failed = [why for x in drives for why in x.failed]
     scores: Scores = {"as_told": share_as_told(drives)}

@@ -98,12 +98,9 @@ def compare_policies(cfg: Json) -> None:
 def compare_files(
     paths: list[Path], cfg: Json, titles: list[str], say: Callable[[str], None]
 ) -> Json:
-    """The report of a comparison of two files; ValueError if they drive different robots.
+    """The report of a comparison of two files: see `compare.compare`.
 
-    Args:
-        cfg: sections `gate` and `ab`, and the seed.
-        titles: what the files are called in the report.
-        say: takes a line after each round.
+    cfg: sections `gate` and `ab`, and the seed.
     """
     policies = [exported.open_onnx(path)[0] for path in paths]
     from gpusim_rl.gate.compare import compare

@@ -27,11 +27,7 @@ CELLS = ("both", "only_a", "only_b", "neither")  # of a pair: who succeeds
 
 
 class Evidence:
-    """The e-values of pairs.
-
-    Attributes:
-        counts: pairs in which a and b succeed: both, a alone, b alone, neither.
-    """
+    """The e-values of pairs. `counts` (4,) are those of each of `CELLS`."""
 
     def __init__(self, margin: float):
         self.margin, self.counts = margin, np.zeros(4, int)
@@ -88,8 +84,7 @@ def compare(
     """What two policies do on the same robots, round by round, until something is proved.
 
     Args:
-        policies: a and b.
-        settings, how: the sections `gate` and `ab` of a configuration.
+        settings, options: the sections `gate` and `ab` of a configuration.
         seed: of every draw, with the scenario and the reading.
         titles: what a and b are called.
         say: takes a line after each round.

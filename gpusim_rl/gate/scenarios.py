@@ -24,10 +24,7 @@ class Plan:
     """The course of B robots through one scenario. All is zero that the scenario does not write.
 
     Args:
-        robot: a policy and its model.
-        scenario: its name.
-        count: B.
-        seconds: S.
+        count, seconds: B, S.
         settings: the section `gate` of a configuration.
         seed: of every draw.
 

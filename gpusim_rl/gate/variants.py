@@ -39,11 +39,7 @@ def make(
     A variant is refused if it fails the gate, or succeeds less often than the file by more than
     `settings` allow. Then it is not written, and an older file of its name stays as it was.
 
-    Args:
-        path: a file whose report is `report`.
-        judged: the bytes that the report is of.
-
-    Returns one row for the file, and one for each variant.
+    Returns one row for the file, and one for each variant. `report` is of the bytes `judged`.
     """
     whole = onnx.load_model_from_string(judged)
     layers = network(whole, path)

@@ -29,8 +29,7 @@ class Samples(NamedTuple):
 def read(path: Path) -> dict[str, np.ndarray]:
     """Joint → (n, 6) rows: line of the file, s, rad, rad, rad/s, N m.
 
-    Raises:
-        ValueError, OSError: names the column or the row.
+    ValueError or OSError, which names the column or the row.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no log {path}")
@@ -75,11 +74,7 @@ def parse(row: list[str], columns: list[int], where: str) -> tuple[str, list[flo
 
 
 def rate(joints: dict[str, np.ndarray], path: Path) -> float:
-    """Seconds between two rows of a joint.
-
-    Raises:
-        ValueError: names the first row that comes at another time.
-    """
+    """Seconds between two rows of a joint; ValueError names the first that comes otherwise."""
     steps = {name: np.diff(rows[:, 1]) for name, rows in joints.items()}
     dt = float(np.median(np.concatenate(list(steps.values()))))
     for name, gaps in steps.items():

@@ -202,8 +202,7 @@ def policy_of(log: Recording, file: str, path: str) -> Policy:
 def longest_walk(log: Recording, file: str) -> slice:
     """The longest part of a log in which the policy ran without a restart, up to `LONGEST_WALK_S`.
 
-    Raises:
-        ValueError: the policy never ran.
+    ValueError if it never ran.
     """
     arrays = [log.command, log.targets, *log.readings.values()]
     runs = (log.phase == "run") & (log.gain == 1) & np.isfinite(np.hstack(arrays)).all(1)

@@ -155,9 +155,7 @@ def noise_of(log: Recording) -> dict[str, float]:
 def twins_of(log: Recording, path: Path) -> tuple[TwinResult | None, mujoco.MjModel]:
     """The result of the twins of a policy's file, see `compare`, and their model.
 
-    Raises:
-        ValueError: the log is of another file; in one line.
-        OSError: there is no such file.
+    ValueError if the log is of another file.
     """
     policy, model = open_onnx(path)
     if (number := digest(policy.data)) != log.digest:

@@ -60,9 +60,8 @@ def identify(
         trained: ranges beyond which a robot may have drifted, which widen it.
         robots: that are simulated.
 
-    Raises:
-        ValueError: the policy reads no joints in the order of its targets, the log is short, or
-            hardly a simulated robot walks to its end.
+    ValueError if the policy reads no joints in the order of its targets, the log is short, or
+    hardly a simulated robot walks to its end.
     """
     if policy.reads.get("joint_pos") != policy.joints:
         raise ValueError("identify: this policy reads no joint_pos in the order of its targets")

@@ -21,11 +21,9 @@ Settings = dict[str, Any]  # of conf/play.yaml, as a command line changes them
 
 
 def load_run(run: Run, cfg: Settings) -> tuple["Iteration", Config]:
-    """Load the policy of a run on the CPU.
+    """An iteration of one world with the policy of a run, on the CPU, and the run's configuration.
 
-    Returns:
-        An iteration of one world with the policy, and the run's configuration. checkpoint= names
-        another checkpoint than the last.
+    checkpoint= names another checkpoint than the last.
     """
     from gpusim_rl.runs.checkpoints import load
 
@@ -94,10 +92,7 @@ def check_rough(run: Run, task: "Task", words: str) -> None:
 
 
 def task_on_ground(run: Run, task: "Task", kind: str | None, level: int | None) -> "Task":
-    """The task of a run on one kind or level of its rough ground; None leaves it as it is.
-
-    ValueError if there is none.
-    """
+    """The task of a run on one kind or level of its rough ground, if it has any; None is all."""
     only: dict[str, Any] = {} if level is None else {"level": level}
     words = [f"level={level}"] * len(only)
     if kind is not None:

@@ -20,9 +20,7 @@ def record_episodes(cfg: player.Settings) -> Demonstrations:
     """Whole episodes as play.py's configuration asks for them, on the model's own physics.
 
     An exported file acts in the worlds of run=, or else in those of its task as it comes.
-
-    Raises:
-        ValueError: the file is for other robots, or does not tell which action it took.
+    ValueError if it is for other robots, or does not tell which action it took.
     """
     episodes, seed = cfg["episodes"], SEED + cfg["seed"]
     if cfg["run"] or not cfg["onnx"]:
@@ -63,8 +61,7 @@ def summary(demos: Demonstrations) -> str:
 def file_action(path: Path, policy: runtime.Policy, env: Env) -> Act:
     """Acts as an exported file does on the readings of the robots of an Env.
 
-    Raises:
-        ValueError: the robots lack a reading, or the file does not tell which action it took.
+    ValueError if these lack a reading, or the file does not tell which action it took.
     """
     policy.reset(env.num_envs)
     available = env.readings | env.memory

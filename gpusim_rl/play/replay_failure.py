@@ -24,8 +24,7 @@ def read(
 ) -> tuple[dict[str, Any], Config, dict[str, Tensor]]:
     """The report on a failure, its configuration, and its tensors.
 
-    Raises:
-        FileNotFoundError, ValueError: there is no such file, or it is none of ours.
+    FileNotFoundError or ValueError if there is no such file, or it is none of ours.
     """
     if not path.is_file():
         raise FileNotFoundError(f"repro={path}: no such file")
@@ -51,12 +50,7 @@ def read(
 class FailureReplay:
     """One world as it was before the step that went wrong, its controls held.
 
-    Args:
-        path: the file.
-        task_code: "here" allows a task of the working directory.
-
-    Raises:
-        ValueError: the file does not fit its task.
+    task_code: "here" allows a task of the working directory. ValueError if the file does not fit.
     """
 
     def __init__(self, path: Path, task_code: str | None = None):

@@ -49,9 +49,7 @@ class RunRollout:
     Args:
         policy: acts with its mean action.
         task: as trained. What is stepped is its `evaluation()`.
-        worlds: their number.
         weights, noise: of the run's configuration.
-        seed: of every random number.
         picture: what is shown; the simulated model unless given. `visuals.picture_model` says how
             it may differ.
     """
@@ -130,13 +128,7 @@ class RunRollout:
 
 
 class FileRollout:
-    """An exported policy and the model in its file, which `player.file_rollout` has checked.
-
-    Args:
-        path: of the file, for errors.
-        policy: a `runtime.Policy`.
-        model: a mujoco.MjModel.
-    """
+    """An exported policy and the model in its file, which `exported.open_onnx` has checked."""
 
     worlds = 1
 

@@ -459,8 +459,8 @@ def test_estimates_stay_in_what_there_is():
     assert walk.within(Estimate(-0.02, 0.01), (0.0, 0.06)) == (0.0, 0.02)
     assert walk.within(Estimate(0.05, 0.02), (0.0, 0.06)) == (0.05, 0.02)
     says = "delay 0.082 is beyond what was simulated, 0 to 0.06"
-    assert main.outside({"delay": Estimate(0.082, 0.004)}, {"delay": (0.0, 0.06)}) == [says]
-    assert main.outside("delay", Estimate(0.02, 0.004), (0.0, 0.06)) == ""
+    estimates = {"delay": Estimate(0.082, 0.004), "kp": Estimate(0.02, 0.004)}
+    assert main.outside(estimates, dict.fromkeys(estimates, (0.0, 0.06))) == [says]
     robot = make_robot(Policy(DEMO))
     assert walk.quantities(robot) == walk.QUANTITIES
     assert walk.quantities(replace(robot, base=0)) == ("delay", "kp", "kd")

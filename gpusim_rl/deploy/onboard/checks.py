@@ -45,12 +45,8 @@ def check_file(
 ) -> None:
     """ValueError unless a policy is of this task and robot, and drives servos of its joints.
 
-    Its file must say how the robot stands, and how it lies or that its base is fixed.
-
-    Args:
-        policy: a `Policy` of runtime.py.
-        task, robot: their names; None for any.
-        joints: their names in the order of the targets; None for any.
+    Its file must say how the robot stands, and how it lies or that its base is fixed. None is any
+    task, robot, or joints; these are in the order of the targets.
     """
     if not hasattr(policy, "outputs"):
         kind = type(policy).__name__

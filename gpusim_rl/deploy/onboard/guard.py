@@ -146,15 +146,12 @@ class Guard:
                 self.goals = [self.begin, self.lying]
 
     def act(self, readings: Readings | None, command: Any = None, age: float = 0.0) -> Array:
-        """(nu,) the targets for the next dt seconds.
+        """(nu,) the targets for the next dt seconds; ValueError before anything has moved.
 
         Args:
             readings: as `Policy.act` takes them; None if there are none.
             command: it is cut to the range of training.
             age: time since the readings were measured [s].
-
-        Raises:
-            ValueError: a fault, before anything has moved.
         """
         values, faults = read(self.policy, readings)
         if self.sent is None and not faults:  # the first targets are these angles
@@ -198,10 +195,7 @@ class Guard:
     def _targets(
         self, values: Values | None, command: Array | None, faults: list[str], last: Array
     ) -> Array:
-        """Targets (nu,) of this phase, not yet limited; faults of the policy are added.
-
-        last: those of the last step.
-        """
+        """Targets (nu,) of this phase, not yet limited, or the last; adds faults of the policy."""
         if self.phase in ("stop", "off"):
             return self._lie_down()
         if faults or values is None:

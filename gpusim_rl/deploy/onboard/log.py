@@ -43,15 +43,10 @@ Array = np.ndarray
 class Log:
     """A file of control steps. Call it with one step, as `Guard` does with its `record`.
 
-    A step is a dictionary, see `Recording`; numbers that are not finite become null.
+    A step is a dictionary, see `Recording`; numbers that are not finite become null. Description,
+    model and digest of a `Policy` of runtime.py are written first.
 
-    Args:
-        path: the file, which must not exist yet.
-        policy: a `Policy` of runtime.py, whose description, model and digest are written first.
-
-    Raises:
-        ValueError: mcap is not installed.
-        OSError: the file exists already, or cannot be written.
+    ValueError if mcap is not installed, OSError if the file exists or cannot be written.
     """
 
     def __init__(self, path: str | Path, policy: Policy):
@@ -185,9 +180,7 @@ class Recording:
 def read(path: str | Path) -> Recording:
     """The control steps of a log. One whose program was killed is read to its last whole chunk.
 
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: mcap is not installed, or the file is damaged, or no log of ours; in one line.
+    ValueError, in one line, if mcap is not installed, or the file is damaged or no log of ours.
     """
     try:
         from mcap.stream_reader import StreamReader

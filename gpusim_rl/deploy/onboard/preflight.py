@@ -124,11 +124,9 @@ def move_each(
     answers: list[list[Answer]],
     joints: Iterable[int],
 ) -> None:
-    """Move one joint after the other, and compare the mean answers. Raises as `preflight` does.
+    """Move these joints, one after the other, and compare the mean answers. Raises as `preflight`.
 
-    Args:
-        answers: of each joint, from the times before; in place.
-        joints: the places of those that are moved.
+    The answers of each joint, from the times before, grow in place.
     """
     policy = guard.policy
 
@@ -153,10 +151,7 @@ def moved(
 ) -> Answer:
     """How a robot answers as joint i goes down, up and down again; up first if `first` is 1.
 
-    Args:
-        dt: control period [s].
-        stance: (nu,) the targets of the other joints.
-        step: targets → readings after a control step.
+    The others stay in the stance (nu,); `step` gives the readings after a control step of dt [s].
     """
     hold, last, ramp = (max(2, round(seconds / dt)) for seconds in (HOLD, LAST, RAMP))
     path, unit = np.minimum(1, np.arange(1, hold + 1) / ramp), np.arange(len(stance)) == i
