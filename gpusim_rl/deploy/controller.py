@@ -5,17 +5,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from gpusim_rl.envs import tracing
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
-from gpusim_rl.envs.tracing import (
-    ACTIONS,
-    RNG,
-    MidpointRng,
-    first_memory,
-    needs,
-    reads,
-    sample_inputs,
-)
 from gpusim_rl.robots.servos import safe_controls
 
 COMMAND, RESTART = "command", "restart"  # inputs beside the readings
@@ -51,9 +43,9 @@ class Controller(nn.Module):
 
     def __init__(self, task: Task, actor: nn.Module, actor_memory: Memory | None = None):
         super().__init__()
-        self.task, self.actor, self.needs = task, actor, needs(task)
+        self.task, self.actor, self.needs = task, actor, tracing.needs(task)
         self.actor_memory = list(actor_memory or {})
-        sample = {name: x[:1] for name, x in sample_inputs(task).items()}
+        sample = {name: x[:1] for name, x in tracing.sample_inputs(task).items()}
         self.blank = sample  # values of what the targets do not depend on
         self.start = start_values(task, self.needs.memory, sample) | (actor_memory or {})
         check_names(self.needs.readings, self.start)
@@ -111,7 +103,7 @@ class Controller(nn.Module):
         """The state with the memory of this control step, where no episode begins."""
         half = torch.full_like(restart, 0.5, dtype=torch.float32)
         later = s.with_(time=s.time + 1)
-        new = {"time": later.time} | self.task.update(later, MidpointRng(half))  # pyright: ignore
+        new = {"time": later.time} | self.task.update(later, tracing.MidpointRng(half))  # pyright: ignore
         new = {name: new[name] for name in self.needs.memory if name in new}
         return s.with_(**{name: where(restart, memory[name], x) for name, x in new.items()})
 
@@ -133,7 +125,7 @@ class Controller(nn.Module):
         """Where the task uses an operator of torch: method, file, line; empty if it does not."""
         for method in ("observe", "update", "control"):
             try:
-                reads(self.task, method, sample_inputs(self.task), operator)
+                tracing.reads(self.task, method, tracing.sample_inputs(self.task), operator)
             except ValueError as where:
                 return str(where)
         return ""
@@ -174,8 +166,8 @@ def start_values(task: Task, names: tuple[str, ...], sample: dict[str, Tensor]) 
     It has the history of each term that has one, too, which a restart fills. `sample` is an input
     of each name, with one row.
     """
-    first = first_memory(task, sample[RNG])
-    start = {name: torch.zeros_like(sample[name]) for name in names if name in ACTIONS}
+    first = tracing.first_memory(task, sample[tracing.RNG])
+    start = {name: torch.zeros_like(sample[name]) for name in names if name in tracing.ACTIONS}
     start |= {name: first[name] for name in names if name in first}
     terms = task.observe(State(sample, task.sensor_columns))
     for name, term in terms.items():

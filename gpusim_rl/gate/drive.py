@@ -183,10 +183,9 @@ class Totals:
             error=nothing if follows == "nothing" else rms["error"],
             turn=rms["turn"] if follows == "velocity" else nothing,
             offset=offset,
-            power=mean["power"],
             transport=transport,
             change=np.sqrt(mean["change"] / self.ranged) if self.ranged else nothing,
-            **{name: mean[name] for name in ("torque", "joint", "speed")},
+            **{name: mean[name] for name in ("torque", "joint", "speed", "power")},
         )
 
 

@@ -122,8 +122,8 @@ def bytes_of(
     logging.getLogger().setLevel(logging.ERROR)  # it advises a step that changes nothing here
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "int8.onnx"
-        nodes = dict(per_channel=True, nodes_to_quantize=[x.name for x in layers])
-        quantization.quantize_static(without_checksums(model), file, Reader(), **nodes)
+        options: Any = dict(per_channel=True, nodes_to_quantize=[x.name for x in layers])
+        quantization.quantize_static(without_checksums(model), file, Reader(), **options)
         out = onnx.load(file)
     del out.metadata_props[:]
     out.metadata_props.extend(without_checksums(model).metadata_props)

@@ -100,7 +100,5 @@ def window(joints: dict[str, np.ndarray], offsets: list[int]) -> tuple[Samples, 
         speeds.append(rows[:, 4][past])
         torques.append(rows[now, 5])
         held_out.append(block[now] % EVERY == EVERY - 1)
-    errors, speeds, torques = (
-        torch.tensor(np.concatenate(x), dtype=torch.float32) for x in (errors, speeds, torques)
-    )
-    return Samples(errors, speeds, torques), torch.from_numpy(np.concatenate(held_out))
+    samples = [torch.from_numpy(np.concatenate(x)).float() for x in (errors, speeds, torques)]
+    return Samples(*samples), torch.from_numpy(np.concatenate(held_out))

@@ -6,6 +6,7 @@ twins are from one another is the unit of the distance between them and the log.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -79,8 +80,8 @@ class Twins:
         self.first = safe_state(model).qpos.copy()
         joints = [model.joint(name) for name in policy.joints]
         self.columns = [x.qposadr[0] for x in joints]
-        sensors = sensor_columns(model).items()
-        self.places = {name: (self.sim.sensordata.numpy(), x) for name, x in sensors}
+        sensors, sensordata = sensor_columns(model).items(), self.sim.sensordata.numpy()
+        self.places: dict[str, tuple[Array, Any]] = {name: (sensordata, x) for name, x in sensors}
         self.places["joint_pos"] = self.sim.qpos.numpy(), self.columns
         self.places["joint_vel"] = self.sim.qvel.numpy(), [x.dofadr[0] for x in joints]
 
