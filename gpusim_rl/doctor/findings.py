@@ -22,6 +22,7 @@ SOLVED = 0.9  # success
 FEWEST_STEPS, LEAST_SHARE, LONGEST_EPISODE = 5.0, 0.03, 3.0  # of a discount, see `discount`
 TINY = 1e-8
 COMPARED = 10  # control steps
+GUARD = "guard divisions, roots and logarithms, as in x / x.clamp(min=1e-6)"
 REMEDIES = {  # of findings whose key is or begins with this word
     "physics": "lower the model's timestep or its gains, or raise damping and armature",
     "zero": "look at its formula, its units and its tolerance, or leave it out",
@@ -70,12 +71,9 @@ def not_finite(task: Task, x: Samples) -> Iterator[Finding]:
     kind = type(task).__name__
     for wrong in x.wrong:
         at = f"from step {wrong.step} on" if wrong.step else "at the start"
-        yield Finding(
-            wrong.where,
-            f"{kind}.{wrong.where} is NaN or infinite {at}, in {percent(wrong.share)} of the "
-            "worlds: guard divisions, roots and logarithms, as in x / x.clamp(min=1e-6)",
-            certain=True,
-        )
+        line = f"{kind}.{wrong.where} is NaN or infinite {at}"
+        worlds = f"in {percent(wrong.share)} of the worlds"
+        yield Finding(wrong.where, f"{line}, {worlds}: {GUARD}", certain=True)
     share = x.numbers["physics"].float().mean().item()
     if share and not x.wrong:
         line = f"physics: the simulation failed in {percent(share)} of the steps"
