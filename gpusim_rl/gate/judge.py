@@ -226,10 +226,8 @@ def exceeded(one: Json, robot: Robot, limits: dict[str, float]) -> list[str]:
         if key in one and (high := one[key]["interval"][1]) > limits[limit]:
             figures = f"{one[key]['value']:.3g}, up to {high:.3g}, at most {limits[limit]:g}"
             lines.append(f"{name}: {NAMES.get(key, key)} {figures}")
-    for key in ("success", "tracking"):
-        if name == ENDURANCE or key not in one:
-            continue
-        if (low := one[key]["interval"][0]) < limits[key]:
+    for key in () if name == ENDURANCE else ("success", "tracking"):
+        if key in one and (low := one[key]["interval"][0]) < limits[key]:
             figures = f"{one[key]['value']:.3g}, down to {low:.3g}"
             lines.append(f"{name}: {NAMES.get(key, key)} {figures}, at least {limits[key]:g}")
     return lines

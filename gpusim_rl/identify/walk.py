@@ -187,14 +187,13 @@ def ridge(rows: Array, truth: Array, row: Array) -> Estimate:
     """
     center, size = rows.mean(0), rows.std(0) + 1e-6
     rows, row = (rows - center) / size, (row - center) / size
-    mean, best = truth.mean(), None
+    mean, fits = truth.mean(), []
     gram = rows @ rows.T
     for strength in STRENGTHS:
         inverse = np.linalg.inv(gram + strength * np.eye(len(rows)))
         weights = inverse @ (truth - mean)
         # PRESS: weights over the diagonal are the errors of the rows left out
         error = float(np.sqrt(np.mean((weights / np.diag(inverse)) ** 2)))
-        if best is None or error < best[0]:
-            best = error, float((row @ rows.T @ weights)[0] + mean)
-    assert best
-    return Estimate(best[1], CERTAIN * best[0])
+        fits.append((error, float((row @ rows.T @ weights)[0] + mean)))
+    error, value = min(fits)
+    return Estimate(value, CERTAIN * error)
