@@ -100,7 +100,7 @@ def open_onnx(path: Path) -> tuple["Policy", "MjModel"]:
         check_operators(path)
     policy = runtime.Policy(path)
     check_confined(policy.mjcf, None, str(path))
-    with engine_errors(path):
+    with file_errors(path):
         model = compile_spec(mujoco.MjSpec.from_string(policy.mjcf))
     check_model(model, policy, path)
     check_command(policy.command, model, path)
@@ -108,8 +108,8 @@ def open_onnx(path: Path) -> tuple["Policy", "MjModel"]:
 
 
 @contextmanager
-def engine_errors(path: Path) -> Iterator[None]:
-    """Turn an error of MuJoCo with a stranger's model into a ValueError that names the file."""
+def file_errors(path: Path) -> Iterator[None]:
+    """Turn an error of a stranger's model or description into a ValueError that names the file."""
     import mujoco
 
     errors.silence_mujoco()
@@ -118,3 +118,6 @@ def engine_errors(path: Path) -> Iterator[None]:
     except (mujoco.FatalError, ValueError) as error:
         where = "" if str(error).startswith(str(path)) else f"{path}: "
         raise ValueError(f"{where}{error}") from None
+    except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())
+        raise ValueError(f"{path} has an invalid description: {reason}") from None

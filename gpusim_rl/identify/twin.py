@@ -15,7 +15,7 @@ import torch
 from gpusim_rl.core import maths
 from gpusim_rl.core.provenance import cores_available
 from gpusim_rl.core.waiting import counted
-from gpusim_rl.deploy.exported import engine_errors, open_onnx
+from gpusim_rl.deploy.exported import file_errors, open_onnx
 from gpusim_rl.deploy.onboard.log import Recording
 from gpusim_rl.deploy.onboard.verdict import digest
 from gpusim_rl.deploy.rest_measurements import NOSLIP
@@ -162,7 +162,7 @@ def twins_of(log: Recording, path: Path) -> tuple[TwinResult | None, mujoco.MjMo
     if (number := digest(policy.data)) != log.digest:
         says = f"the log is of the controller {log.digest[:12]}, and {path} is {number[:12]}"
         raise ValueError(f"{says}: name the file that the robot ran")
-    with engine_errors(path):
+    with file_errors(path):
         return compare(log, policy, model), model
 
 

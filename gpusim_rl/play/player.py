@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpusim_rl.config import resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
-from gpusim_rl.deploy.exported import open_onnx
-from gpusim_rl.play.rollouts import FileRollout, Rollout, RunRollout
+from gpusim_rl.play.rollouts import Rollout, RunRollout
 from gpusim_rl.runs.run import Run
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.window import Command
@@ -121,8 +120,3 @@ def run_rollout(run: Run, iteration: "Iteration", config: Config, cfg: Settings)
     options: dict[str, Any] = dict(weights=config.task.weights, noise=config.task.noise)
     options |= dict(seed=cfg["seed"], picture=make_picture_model(config))
     return RunRollout(iteration.policy, task, n, **options)
-
-
-def file_rollout(path: Path) -> FileRollout:
-    """A world in which a stranger's policy acts. ValueError, in one line, if it cannot."""
-    return FileRollout(path, *open_onnx(path))
