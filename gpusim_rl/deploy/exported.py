@@ -66,15 +66,14 @@ def tensors_of(graph: Any) -> Iterator[Any]:
 
 def check_model(model: "MjModel", policy: "Policy", path: Path) -> None:
     """ValueError unless a stranger's model is a robot that the policy of its file can drive."""
-    names = {"sensor": [model.sensor(i).name for i in range(model.nsensor)]}
-    names["joint"] = [model.joint(i).name for i in range(model.njnt)]
+    widths = {model.sensor(i).name: model.sensor_dim[i] for i in range(model.nsensor)}
+    known = [model.joint(i).name for i in range(model.njnt)]
     for name, width in policy.needs.items():
         if name in ("joint_pos", "joint_vel"):
             joints = policy.reads.get(name, [])
-            fits = len(joints) == width and all(x and x in names["joint"] for x in joints)
+            fits = len(joints) == width and all(x and x in known for x in joints)
         else:
-            is_sensor = name in names["sensor"] and name not in policy.reads
-            fits = is_sensor and model.sensor(name).dim[0] == width
+            fits = name not in policy.reads and widths.get(name) == width
         source = [x.get("source") for x in policy.description["inputs"] if x.get("name") == name]
         if not fits and source == ["estimator"]:
             where = "play its run instead, or give it a sensor of this name"
