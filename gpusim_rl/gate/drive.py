@@ -25,7 +25,8 @@ class DriveResult(NamedTuple):
     lived: Array  # control steps
     error: Array  # root mean square of the error of velocity [m/s] or position [m]
     turn: Array  # the same of the yaw rate [rad/s]
-    offset: Array  # mean error of the velocity along its worst axis, over what `tracking` allows
+    # mean error of the velocity along its worst axis, over what `tracking` allows of the last command
+    offset: Array
     torque: Array
     joint: Array  # of its range
     speed: Array

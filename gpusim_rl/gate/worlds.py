@@ -33,7 +33,8 @@ class Worlds:
 
     Attributes:
         sim: the engine.
-        native: `Native`, which is `sim` by default.
+        native: `Native`, which is `sim` by default. More threads than the cores that we may use
+            would wait for one another.
         qpos, qvel, ctrl: the engine's tensors as arrays (B, …); the last two may be written.
         data: more fields of MjData, name → (B, …).
         sensors: name → (B, width), of the last step.
