@@ -25,7 +25,7 @@ class DriveResult(NamedTuple):
     lived: Array  # control steps
     error: Array  # root mean square of the error of velocity [m/s] or position [m]
     turn: Array  # the same of the yaw rate [rad/s]
-    # mean error of the velocity along its worst axis, over what `tracking` allows of the last command
+    # mean error of the velocity along its worst axis, over what `tracking` allows of the last goal
     offset: Array
     torque: Array
     joint: Array  # of its range
