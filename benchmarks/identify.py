@@ -111,7 +111,7 @@ def scale_joints(
 
 def write_walk(path: Path, policy: Policy, robot: Robot, seed: int) -> Path:
     """The log of a robot that walks for 20 s."""
-    log, command = Log(path, policy), simulated.commands(policy, SETTINGS, 20.0)
+    log, command = Log(path, policy), simulated.commands(policy, 20.0)
     policy.reset()
     for t, velocities in enumerate(command):
         if robot.fell:

@@ -75,8 +75,8 @@ def imported_names(source: str) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            base = "." * node.level + (node.module or "")
-            names |= {f"{base}.{alias.name}" for alias in node.names}
+            base = "." * node.level + (f"{node.module}." if node.module else "")
+            names |= {f"{base}{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call) and node.args:
             called = node.func
             name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")

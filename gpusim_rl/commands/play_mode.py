@@ -29,6 +29,7 @@ from gpusim_rl.gate import command as gate
 from gpusim_rl.gate import settings as gate_settings
 from gpusim_rl.play import player
 from gpusim_rl.play.player import Settings
+from gpusim_rl.play.rollouts import FileRollout
 from gpusim_rl.runs.run import Run, find_run
 from gpusim_rl.serve import settings as serve_settings
 from gpusim_rl.viewer.caption import Caption
@@ -132,7 +133,7 @@ def open_rollout(cfg: Settings, run: Run | None) -> "Rollout":
     """The worlds of a run, or that of an exported file, whose verdict is printed."""
     if run:
         return player.run_rollout(run, *player.load_run(run, cfg), cfg)
-    rollout = player.file_rollout(Path(cfg["onnx"]))
+    rollout = FileRollout(Path(cfg["onnx"]))
     gate.say_verdict(Path(cfg["onnx"]))
     return rollout
 

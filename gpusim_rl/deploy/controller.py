@@ -5,17 +5,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from gpusim_rl.envs import tracing
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
-from gpusim_rl.envs.tracing import (
-    ACTIONS,
-    RNG,
-    MidpointRng,
-    first_memory,
-    needs,
-    reads,
-    sample_inputs,
-)
 from gpusim_rl.robots.servos import safe_controls
 
 COMMAND, RESTART = "command", "restart"  # inputs beside the readings
@@ -36,26 +28,24 @@ class Controller(nn.Module):
     `fault` is true for a robot with an input or a result that is not finite. Its targets are then
     those of its last step without a fault, at first `safe_controls`. Its memory does not change.
 
+    ValueError if the task needs what no robot measures: see `needs`.
+
     Args:
-        task: on the CPU. `needs` says what of it the robot must measure.
+        task: on the CPU.
         actor: (obs (B, no), memory) → (mean action (B, nu), next memory).
         actor_memory: the actor's own memory at the start of an episode, name → (1, …).
 
     Attributes:
         needs: what is measured and remembered.
         start: memory at the start of an episode, name → (1, …).
-        inputs: names of the arguments of `forward`, in order.
-        outputs: names of its results, in order.
-
-    Raises:
-        ValueError: the task needs what no robot measures: see `needs`.
+        inputs, outputs: names of the arguments and results of `forward`, in order.
     """
 
     def __init__(self, task: Task, actor: nn.Module, actor_memory: Memory | None = None):
         super().__init__()
-        self.task, self.actor, self.needs = task, actor, needs(task)
+        self.task, self.actor, self.needs = task, actor, tracing.needs(task)
         self.actor_memory = list(actor_memory or {})
-        sample = {name: x[:1] for name, x in sample_inputs(task).items()}
+        sample = {name: x[:1] for name, x in tracing.sample_inputs(task).items()}
         self.blank = sample  # values of what the targets do not depend on
         self.start = start_values(task, self.needs.memory, sample) | (actor_memory or {})
         check_names(self.needs.readings, self.start)
@@ -105,18 +95,15 @@ class Controller(nn.Module):
     def state(self, readings: dict[str, Tensor], memory: Memory, rows: int) -> State:
         """The state of the task, with blank values for names that it does not read."""
         values = readings | {name: x for name, x in memory.items() if name in self.blank}
-        rest = {
-            name: x.expand(rows, *x.shape[1:])
-            for name, x in self.blank.items()
-            if name not in values
-        }
-        return State(values | rest, self.task.sensor_columns)
+        blank = {name: x for name, x in self.blank.items() if name not in values}
+        values |= {name: x.expand(rows, *x.shape[1:]) for name, x in blank.items()}
+        return State(values, self.task.sensor_columns)
 
     def advanced(self, s: State, memory: Memory, restart: Tensor) -> State:
         """The state with the memory of this control step, where no episode begins."""
         half = torch.full_like(restart, 0.5, dtype=torch.float32)
         later = s.with_(time=s.time + 1)
-        new = {"time": later.time} | self.task.update(later, MidpointRng(half))  # pyright: ignore
+        new = {"time": later.time} | self.task.update(later, tracing.MidpointRng(half))  # pyright: ignore
         new = {name: new[name] for name in self.needs.memory if name in new}
         return s.with_(**{name: where(restart, memory[name], x) for name, x in new.items()})
 
@@ -138,7 +125,7 @@ class Controller(nn.Module):
         """Where the task uses an operator of torch: method, file, line; empty if it does not."""
         for method in ("observe", "update", "control"):
             try:
-                reads(self.task, method, sample_inputs(self.task), operator)
+                tracing.reads(self.task, method, tracing.sample_inputs(self.task), operator)
             except ValueError as where:
                 return str(where)
         return ""
@@ -164,9 +151,8 @@ def check_names(readings: Iterable[str], start: Memory) -> None:
 
 def finite(values: Memory) -> Tensor:
     """(B,) whether all numbers of a robot are finite."""
-    return (
-        torch.cat([x.reshape(x.shape[0], -1).float() for x in values.values()], 1).isfinite().all(1)
-    )
+    rows = [x.reshape(x.shape[0], -1).float() for x in values.values()]
+    return torch.cat(rows, 1).isfinite().all(1)
 
 
 def where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
@@ -175,17 +161,13 @@ def where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 
 
 def start_values(task: Task, names: tuple[str, ...], sample: dict[str, Tensor]) -> Memory:
-    """The memory of a task at the start of an episode: each draw at its midpoint, no action yet.
+    """The memory (1, …) of these names at the start: each draw at its midpoint, no action yet.
 
-    Args:
-        names: of the memory.
-        sample: an input of each name, with one row.
-
-    Returns:
-        name → (1, …), and the history of each term that has one, which a restart fills.
+    It has the history of each term that has one, too, which a restart fills. `sample` is an input
+    of each name, with one row.
     """
-    first = first_memory(task, sample[RNG])
-    start = {name: torch.zeros_like(sample[name]) for name in names if name in ACTIONS}
+    first = tracing.first_memory(task, sample[tracing.RNG])
+    start = {name: torch.zeros_like(sample[name]) for name in names if name in tracing.ACTIONS}
     start |= {name: first[name] for name in names if name in first}
     terms = task.observe(State(sample, task.sensor_columns))
     for name, term in terms.items():

@@ -34,17 +34,14 @@ AXES = {"FRAMEXAXIS": "x axis", "FRAMEYAXIS": "y axis", "FRAMEZAXIS": "z axis"}
 def describe(controller: Controller, *, name: str, ranges: Ranges, lineage: Json) -> Json:
     """The description of a controller for a robot's program. JSON keeps every bit of its floats.
 
-    Args:
-        name: the task's name.
-        ranges: input → its percentiles 0, 0.5, 99.5 and 100, column by column.
-        lineage: where the policy comes from: the run, the iteration, its success.
+    The arguments are those of `export.export`.
     """
     task, built = controller.task, versions()
     return {
         "format": FORMAT,
         "kind": "controller",
         "task": name,
-        "robot": model_name(task.mjm),
+        "robot": task.mjm.names.split(b"\0", 1)[0].decode(),  # the attribute `model` of its MJCF
         "dt": task.dt,
         "inputs": [
             *describe_inputs(controller, ranges),
@@ -77,7 +74,9 @@ def describe_inputs(controller: Controller, ranges: Ranges) -> list[Json]:
         if name == COMMAND:
             entry |= {"kind": COMMAND} | describe_command(task)
         elif name in JOINTS:
-            entry |= {"joints": actuated_joints(task.mjm)} | {"units": joint_units(task.mjm, name)}
+            units = [joint_unit(task.mjm, j) for j in driven_joints(task.mjm)]
+            speed = "/s" if name == JOINTS[1] else ""
+            entry |= {"joints": actuated_joints(task.mjm), "units": [x + speed for x in units]}
         elif name in task.estimated:
             entry |= {"source": "estimator"} | task.estimated[name]
         else:
@@ -140,12 +139,6 @@ def joint_unit(m: mujoco.MjModel, joint: int) -> str:
     return "m" if m.jnt_type[joint] == mujoco.mjtJoint.mjJNT_SLIDE else "rad"
 
 
-def joint_units(m: mujoco.MjModel, name: str) -> list[str]:
-    """The unit of each column of `joint_pos` or `joint_vel`."""
-    end = "/s" if name == JOINTS[1] else ""
-    return [joint_unit(m, j) + end for j in driven_joints(m)]
-
-
 def control_unit(m: mujoco.MjModel, i: int) -> str:
     """The unit of actuator i's control: of a position, of a speed, or a multiple of a torque.
 
@@ -166,10 +159,8 @@ def describe_sensor(m: mujoco.MjModel, name: str) -> Json:
     i = m.sensor(name).id
     kind = mujoco.mjtSensor(m.sensor_type[i]).name.removeprefix("mjSENS_")
     thing = object_name(m, m.sensor_objtype[i], m.sensor_objid[i])
-    description = {
-        "sensor": kind.lower(),
-        "units": [sensor_unit(m, i, kind)] * int(m.sensor_dim[i]),
-    }
+    units = [sensor_unit(m, i, kind)] * int(m.sensor_dim[i])
+    description: Json = {"sensor": kind.lower(), "units": units}
     frame = object_name(m, m.sensor_reftype[i], m.sensor_refid[i])
     if kind in AXES:
         sign = {"sign": UP} if (kind, thing) == ("FRAMEZAXIS", "world") else {}
@@ -187,11 +178,6 @@ def sensor_unit(m: mujoco.MjModel, i: int, kind: str) -> str:
         unit = joint_unit(m, int(m.sensor_objid[i]))
         return OF_A_JOINT[kind].format(unit, force="N m" if unit == "rad" else "N")
     return next((unit for unit, kinds in UNITS.items() if kind in kinds), "1")
-
-
-def model_name(m: mujoco.MjModel) -> str:
-    """The name of a model: the attribute `model` of its MJCF."""
-    return m.names.split(b"\0", 1)[0].decode()
 
 
 def object_name(m: mujoco.MjModel, kind: int, number: int) -> str:

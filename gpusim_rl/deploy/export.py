@@ -39,12 +39,11 @@ def export(
         name: the task's name.
         recorded: at least 1,000 world-steps of the task.
         ranges: input → its percentiles 0, 0.5, 99.5 and 100, column by column.
-        lineage: where the policy comes from.
+        lineage: where the policy comes from: the run, the iteration, its success.
         rest: what `standing` says of the robot.
 
-    Raises:
-        ValueError: there are too few world-steps, one is not finite, ONNX lacks an operator of the
-            task, or file and Env differ by more than 1e-5.
+    ValueError if there are too few world-steps, one is not finite, ONNX lacks an operator of the
+    task, or file and Env differ by more than 1e-5.
     """
     values = [*recorded.readings.values(), recorded.targets]
     finite = np.stack([np.isfinite(x).all(2) for x in values])
@@ -53,9 +52,7 @@ def export(
     description["outputs"][0]["change"] = greatest_changes(recorded)
     description |= {"standing": rest} if rest else {}
     sample = {key: torch.zeros(2, *shape) for key, shape in controller.shapes().items()}
-    sample |= {
-        MEMORY + key: x.repeat(2, *[1] * (x.ndim - 1)) for key, x in controller.start.items()
-    }
+    sample |= {MEMORY + key: torch.cat([x, x]) for key, x in controller.start.items()}
     sample[RESTART] = torch.tensor([True, False])
     model = to_onnx(controller, sample, controller.outputs, controller.user)
     data = finished(model, description, controller.task.mjcf_text())
@@ -79,19 +76,14 @@ def export_network(
 ) -> float:
     """Write an actor with its normalizer as ONNX: `obs` (B, no) → `action` (B, nu), not clamped.
 
-    Returns its largest difference from torch.
+    Returns its largest difference from torch; raises as `export` does.
 
     Args:
-        actor: obs (B, no) → mean action (B, nu).
-        name: the task's name.
+        name, lineage: as of `export`.
         terms, history: observation term → width, and control steps of it, oldest first.
         observations: (N, no), at least 1,000, recorded from the task.
         mjcf: the text of the model.
-        lineage: where the policy comes from.
         further: metadata of other names.
-
-    Raises:
-        ValueError: as `export`.
     """
     check_finite("observations", torch.isfinite(observations).all(1).numpy())
     steps = {term: history.get(term, 1) for term in terms}
@@ -112,18 +104,16 @@ def export_network(
 def check_finite(what: str, finite: np.ndarray) -> None:
     """Raise ValueError unless there are at least 1,000 rows and all are finite."""
     if finite.sum() < max(LEAST_SAMPLES, finite.size):
-        raise ValueError(
-            f"export needs at least {LEAST_SAMPLES} recorded {what}, all finite: got "
-            f"{finite.size}, of which {finite.sum()} are finite"
-        )
+        counts = f"{finite.size}, of which {finite.sum()} are finite"
+        needed = f"at least {LEAST_SAMPLES} recorded {what}, all finite"
+        raise ValueError(f"export needs {needed}: got {counts}")
 
 
 def check_error(what: str, error: float, where: str) -> None:
     """Raise ValueError if a difference is above 1e-5, or NaN."""
     if not error <= TOLERANCE:
-        raise ValueError(
-            f"export: {what} differ by {error:.2e} over {where}, more than {TOLERANCE:.0e}"
-        )
+        far = f"{error:.2e} over {where}, more than {TOLERANCE:.0e}"
+        raise ValueError(f"export: {what} differ by {far}")
 
 
 def session(data: bytes) -> Any:
@@ -139,10 +129,6 @@ def parity(data: bytes, controller: Controller, recorded: Trace) -> float:
     Each step begins with what the Env remembers, since a policy that answers its own last action
     strongly would enlarge the rounding of one step in the next. The history of terms, and what the
     actor itself remembers, go from each step to the next through the file.
-
-    Args:
-        data: the serialized ONNX model.
-        controller: what it was made from.
     """
     run, (steps, worlds) = session(data).run, recorded.restart.shape
     first = {name: x.numpy().repeat(worlds, 0) for name, x in controller.start.items()}
@@ -150,10 +136,8 @@ def parity(data: bytes, controller: Controller, recorded: Trace) -> float:
     for t in range(steps):
         restart = recorded.restart[t]
         begin = first | {name: x[t] for name, x in recorded.memory.items()}
-        memory = {
-            name: np.where(restart.reshape(-1, *[1] * (x.ndim - 1)), begin[name], x)
-            for name, x in memory.items()
-        }
+        begins = {name: restart.reshape(-1, *[1] * (x.ndim - 1)) for name, x in memory.items()}
+        memory = {name: np.where(begins[name], begin[name], x) for name, x in memory.items()}
         feed = {name: x[t] for name, x in recorded.readings.items()} | {RESTART: restart}
         feed |= {MEMORY + name: x for name, x in memory.items()}
         targets, fault, *after = run(controller.outputs, feed)

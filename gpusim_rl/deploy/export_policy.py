@@ -38,12 +38,8 @@ def export_policy(iteration: Iteration, cfg: Config, run: Path, path: Path | Non
     """Export a run's controller, checked against the Env. Returns the largest difference.
 
     The ranges of the inputs are those of the final evaluation, if the run has them of this policy.
-    Otherwise they are of whole episodes in 32 of its worlds, which are stepped for it.
-
-    Args:
-        cfg: its configuration.
-        run: the run directory.
-        path: the file; by default policy.onnx in the run.
+    Otherwise they are of whole episodes in 32 of its worlds, which are stepped for it. The file is
+    policy.onnx in the run unless `path` names one.
     """
     name, weights, noise = cfg.task.name, cfg.task.weights, cfg.task.noise
     env = evaluation_env(iteration.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)

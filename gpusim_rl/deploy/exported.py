@@ -66,17 +66,14 @@ def tensors_of(graph: Any) -> Iterator[Any]:
 
 def check_model(model: "MjModel", policy: "Policy", path: Path) -> None:
     """ValueError unless a stranger's model is a robot that the policy of its file can drive."""
-    names = {"sensor": [model.sensor(i).name for i in range(model.nsensor)]}
-    names["joint"] = [model.joint(i).name for i in range(model.njnt)]
+    widths = {model.sensor(i).name: model.sensor_dim[i] for i in range(model.nsensor)}
+    known = [model.joint(i).name for i in range(model.njnt)]
     for name, width in policy.needs.items():
         if name in ("joint_pos", "joint_vel"):
             joints = policy.reads.get(name, [])
-            fits = len(joints) == width and all(
-                joint and joint in names["joint"] for joint in joints
-            )
+            fits = len(joints) == width and all(x and x in known for x in joints)
         else:
-            is_sensor = name in names["sensor"] and name not in policy.reads
-            fits = is_sensor and model.sensor(name).dim[0] == width
+            fits = name not in policy.reads and widths.get(name) == width
         source = [x.get("source") for x in policy.description["inputs"] if x.get("name") == name]
         if not fits and source == ["estimator"]:
             where = "play its run instead, or give it a sensor of this name"
@@ -102,7 +99,7 @@ def open_onnx(path: Path) -> tuple["Policy", "MjModel"]:
         check_operators(path)
     policy = runtime.Policy(path)
     check_confined(policy.mjcf, None, str(path))
-    with engine_errors(path):
+    with file_errors(path):
         model = compile_spec(mujoco.MjSpec.from_string(policy.mjcf))
     check_model(model, policy, path)
     check_command(policy.command, model, path)
@@ -110,8 +107,8 @@ def open_onnx(path: Path) -> tuple["Policy", "MjModel"]:
 
 
 @contextmanager
-def engine_errors(path: Path) -> Iterator[None]:
-    """Turn an error of MuJoCo with a stranger's model into a ValueError that names the file."""
+def file_errors(path: Path) -> Iterator[None]:
+    """Turn an error of a stranger's model or description into a ValueError that names the file."""
     import mujoco
 
     errors.silence_mujoco()
@@ -120,3 +117,6 @@ def engine_errors(path: Path) -> Iterator[None]:
     except (mujoco.FatalError, ValueError) as error:
         where = "" if str(error).startswith(str(path)) else f"{path}: "
         raise ValueError(f"{where}{error}") from None
+    except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())
+        raise ValueError(f"{path} has an invalid description: {reason}") from None

@@ -155,11 +155,7 @@ class MjlabActor(nn.Module):
 
 
 def fits(task: Task, widths: dict[str, int]) -> TypeGuard[Walking]:
-    """Whether mjlab's words suffice for a task: servos of joints, a walk by the clock, no scan.
-
-    Args:
-        widths: observation term → its width.
-    """
+    """Whether mjlab's words suffice for a task: servos of joints, a walk by the clock, no scan."""
     needed = {"up", "action", "command", "clock"}
     if not isinstance(task, Walking) or not task.base or not needed <= {*widths} <= {*NAMES}:
         return False

@@ -33,12 +33,9 @@ class Trace(NamedTuple):
 def record(
     env: Env, act: Callable[[Tensor, Tensor], Tensor], controller: Controller, steps: int
 ) -> Trace:
-    """Step an Env, and record the inputs and the targets of its controller.
+    """T steps of a fresh Env: the inputs and the targets of its controller.
 
-    Args:
-        env: fresh: an episode begins in every world.
-        act: observation (B, no), and (B,) bool where an episode begins → action (B, nu).
-        steps: T.
+    act: observation (B, no), and (B,) bool where an episode begins → action (B, nu).
     """
     restart = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
     rows: list[tuple[dict[str, Array], Array, dict[str, Array], Array, dict[str, Array]]] = []

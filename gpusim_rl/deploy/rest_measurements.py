@@ -65,15 +65,11 @@ def standing(m: mujoco.MjModel, needs: Iterable[str], dt: float) -> Json:
 
 def changes(m: mujoco.MjModel, answers: list[Answer]) -> Json:
     """Changes of joint_pos and axes as each joint was moved, and after how many steps."""
-    changing = [
-        name
-        for name in answers[0].values
-        if name == JOINTS[0] or (name not in JOINTS and int(m.sensor(name).type[0]) in AXIS)
-    ]
-    return {
-        "changes": {name: [x.values[name].tolist() for x in answers] for name in changing},
-        "delay": [x.delay for x in answers],
-    }
+    sensors = {name for name in answers[0].values if name not in JOINTS}
+    axes = {name for name in sensors if int(m.sensor(name).type[0]) in AXIS}
+    changing = [name for name in answers[0].values if name in {JOINTS[0], *axes}]
+    changed = {name: [x.values[name].tolist() for x in answers] for name in changing}
+    return {"changes": changed, "delay": [x.delay for x in answers]}
 
 
 def measured_servos(m: mujoco.MjModel, needs: Iterable[str]) -> list[str]:
@@ -115,10 +111,8 @@ def lying(m: mujoco.MjModel) -> np.ndarray | None:
     pose = reading(m, data, JOINTS[0])
     soft.actuator_gainprm[:, 0] = soft.actuator_biasprm[:, 1] = 0
     run(soft, data, pose, SETTLE)
-    turned = np.abs(data.qpos[base.qpos][3:] @ turn)  # cos of half the angle
-    return (
-        pose if np.isfinite(data.qpos).all() and turned > np.cos(LARGEST_POSE_ERROR / 2) else None
-    )
+    near = np.abs(data.qpos[base.qpos][3:] @ turn) > np.cos(LARGEST_POSE_ERROR / 2)  # half angles
+    return pose if np.isfinite(data.qpos).all() and near else None
 
 
 def run(m: mujoco.MjModel, data: mujoco.MjData, targets: np.ndarray, seconds: float) -> None:
@@ -134,9 +128,8 @@ def stands(m: mujoco.MjModel, data: mujoco.MjData, begin: np.ndarray) -> bool:
     moved, base = np.abs(data.qpos - begin), free_base(m)
     height = base.qpos.start + 2 if base else 0
     upright = base is None or moved[height] <= SINKS * abs(begin[height])
-    return bool(
-        np.isfinite(data.qpos).all() and (moved[joints] <= LARGEST_POSE_ERROR).all() and upright
-    )
+    holds = np.isfinite(data.qpos).all() and (moved[joints] <= LARGEST_POSE_ERROR).all()
+    return bool(holds and upright)
 
 
 def reading(m: mujoco.MjModel, data: mujoco.MjData, name: str) -> np.ndarray:

@@ -107,17 +107,14 @@ class Policy:
             raise ValueError("outputs are not targets and fault")
         self.joints = list(self.outputs["joints"])
         self.start: dict[str, Array] = {}
-        for entry in self.description["memory"]:
+        memory = self.description["memory"]
+        for entry in memory:
             shape, kind = [int(n) for n in entry["shape"]], str(entry["type"])
             if kind not in TYPES or not 0 <= np.prod([float(n) for n in shape]) <= MAX_NUMBERS:
                 raise ValueError(f"memory {entry['name']} of type {kind}, shape {shape}")
             self.start[str(entry["name"])] = np.asarray(entry["start"], kind).reshape(1, *shape)
-        self._inputs = {str(x["name"]): str(x["input"]) for x in self.description["memory"]}
-        self._results = [
-            "targets",
-            "fault",
-            *(str(x["output"]) for x in self.description["memory"]),
-        ]
+        self._inputs = {str(x["name"]): str(x["input"]) for x in memory}
+        self._results = ["targets", "fault", *(str(x["output"]) for x in memory)]
         expected = {*inputs, *self._inputs.values()}
         names = {x.name for x in self.session.get_inputs()}
         if names != expected:
@@ -133,10 +130,9 @@ class Policy:
         self.reset()
 
     def reset(self, worlds: int | None = None) -> None:
-        """Forget the past: an episode begins.
+        """Forget the past: an episode begins, of a batch of robots.
 
-        Args:
-            worlds: robots of a batch; None for one, whose readings and targets have no batch axis.
+        worlds: their number; None for one, whose readings and targets have no batch axis.
         """
         self._single, self._worlds = worlds is None, worlds or 1
         self.memory = {name: x.repeat(self._worlds, 0) for name, x in self.start.items()}
@@ -254,10 +250,7 @@ def unsealed(data: bytes, path: Path) -> bytes:
     """The bytes that were exported, without the verdict after them; all of a file without a seal.
 
     Only these are run, so that nothing that follows can change the network. The seal is their
-    SHA-256. It finds mistakes, and is no signature.
-
-    Raises:
-        ValueError: the file has a seal, and other bytes than it says; in one line.
+    SHA-256. It finds mistakes, and is no signature. ValueError if the bytes are others.
     """
     if not (seal := SEAL.search(data)):
         return data

@@ -33,8 +33,7 @@ def to_onnx(
         sample: input → two rows of it.
         user: says where an operator of torch is used.
 
-    Raises:
-        ValueError: torch cannot trace the module, or ONNX lacks one of its operators; in one line.
+    ValueError, in one line, if torch cannot trace the module, or ONNX lacks one of its operators.
     """
     # at its usual level the exporter reports every optional package that is not installed
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -106,10 +105,7 @@ def missing_operator(
 
 
 def finished(
-    model: onnx.ModelProto,
-    description: Json,
-    mjcf: str,
-    further: dict[str, str] | None = None,
+    model: onnx.ModelProto, description: Json, mjcf: str, further: dict[str, str] | None = None
 ) -> bytes:
     """The bytes of a model with its description and further metadata, after ONNX's own checks."""
     text = json.dumps(description, ensure_ascii=False)

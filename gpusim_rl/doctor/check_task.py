@@ -36,26 +36,26 @@ def check_task(
         configs: simulator → the configuration of a training with it. The first one is checked
             whole; the others are compared to it in fewer steps.
         say: takes lines of progress, and what chance scores.
-        steps: control steps.
-        worlds: with zero actions, and as many with random ones.
+        steps, worlds: control steps; worlds with zero actions, and as many with random ones.
     """
-    first, results, seen = next(iter(configs)), dict[str, Finding](), dict[str, Samples]()
+    first, results = next(iter(configs)), dict[str, Finding]()
+    reference: Any = None  # the samples of the first simulator
     for name, cfg in configs.items():
-        beside = name != first
-        n = min(worlds, COMPARED_WORLDS) if beside else worlds
-        length = min(steps, COMPARED_STEPS) if beside else steps
+        n, length, beside = worlds, steps, name != first
+        if beside:
+            n, length = min(n, COMPARED_WORLDS), min(length, COMPARED_STEPS)
         try:
             with methods_named(), torch_threads(cfg.threads or 1):
                 with waiting(f"sim={name}: building {2 * n} worlds", say):
                     env = build_env(cfg, 2 * n, stagger=False)
                 x = sample(env, length, first_std(cfg), f"sim={name}: {length} steps", say)
-                seen[name] = x
                 weights, bonus = cfg.task.weights, {*env.task.bonus(env.current_state())}
                 rows = findings.of_samples(env.task, x, env.current_state(), bonus, weights)
-                rows += of_task(cfg, env, x, say) if not beside else []
                 if beside:
                     rows = [row for row in rows if row.certain]  # its time is short
-                    rows += findings.disagreement(env.task, seen[first], x)
+                    rows += findings.disagreement(env.task, reference, x)
+                else:
+                    rows, reference = rows + of_task(cfg, env, x, say), x
         except (ValueError, OSError) as error:
             rows = [Finding(f"failed {error}", errors.reason(error), certain=True)]
             if not beside:

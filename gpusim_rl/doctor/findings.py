@@ -22,24 +22,42 @@ SOLVED = 0.9  # success
 FEWEST_STEPS, LEAST_SHARE, LONGEST_EPISODE = 5.0, 0.03, 3.0  # of a discount, see `discount`
 TINY = 1e-8
 COMPARED = 10  # control steps
+GUARD = "guard divisions, roots and logarithms, as in x / x.clamp(min=1e-6)"
+REMEDIES = {  # of findings whose key is or begins with this word
+    "physics": "lower the model's timestep or its gains, or raise damping and armature",
+    "zero": "look at its formula, its units and its tolerance, or leave it out",
+    "reward": "nothing leads the way",
+    "negative": "to end soon is then best; add a term that is positive",
+    "constant": "it tells the network nothing; leave it out, or read what was meant",
+    "large": "give it in SI units, or divide it; networks begin with numbers near 1",
+    "small": "multiply it; the normaliser leaves what varies by less than 0.01 small",
+    "far": "clamp it, or take its logarithm; the network sees ±5 at most",
+    "at once": "look at its condition, and at where `start` begins",
+    "early": "begin nearer to where the robot stays up, or end later",
+    "never": "if nothing can fail, leave the method out",
+    "clip": "raise task.clip and scale the action in `control`, or lower algo.std",
+    "ctrl": "scale the action, or mind the units",
+    "still": "read s.action in `control`",
+    "chance": "there is nothing to learn; make the task harder, or `score` stricter",
+    "simulators": "look for stiff contacts, a long timestep, or a feature that MuJoCo Warp lacks",
+}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """One thing that is wrong."""
 
-    Args:
-        key: what it is about, the same in every simulator.
-        text: a line with method, entry, figure and remedy.
-        certain: whether no training can succeed with it.
-    """
-
-    key: str
-    text: str
-    certain: bool = False
+    key: str  # what it is about, the same in every simulator
+    text: str  # a line with method, entry, figure and remedy
+    certain: bool = False  # whether no training can succeed with it
 
     def __str__(self) -> str:
         return f"{'error' if self.certain else 'warning'}: {self.text}"
+
+
+def remedied(word: str, problem: str, *, of: str = "", certain: bool = False) -> Finding:
+    """A finding with its remedy; `of` is what else its key has."""
+    return Finding(f"{word} {of}".strip(), f"{problem}: {REMEDIES[word]}", certain)
 
 
 def percent(share: float) -> str:
@@ -53,20 +71,13 @@ def not_finite(task: Task, x: Samples) -> Iterator[Finding]:
     kind = type(task).__name__
     for wrong in x.wrong:
         at = f"from step {wrong.step} on" if wrong.step else "at the start"
-        yield Finding(
-            wrong.where,
-            f"{kind}.{wrong.where} is NaN or infinite {at}, in {percent(wrong.share)} of the "
-            "worlds: guard divisions, roots and logarithms, as in x / x.clamp(min=1e-6)",
-            certain=True,
-        )
+        line = f"{kind}.{wrong.where} is NaN or infinite {at}"
+        worlds = f"in {percent(wrong.share)} of the worlds"
+        yield Finding(wrong.where, f"{line}, {worlds}: {GUARD}", certain=True)
     share = x.numbers["physics"].float().mean().item()
     if share and not x.wrong:
-        yield Finding(
-            "physics",
-            f"physics: the simulation failed in {percent(share)} of the steps: lower the model's "
-            "timestep or its gains, or raise damping and armature",
-            certain=share > OFTEN,
-        )
+        line = f"physics: the simulation failed in {percent(share)} of the steps"
+        yield remedied("physics", line, certain=share > OFTEN)
 
 
 def rewards(
@@ -78,11 +89,8 @@ def rewards(
     zero = [name for name, rate in values.items() if not (rate.abs() > TINY).any()]
     for name in zero:
         if name not in bonus:
-            yield Finding(
-                f"zero {name}",
-                f"{kind}.reward: the term {name!r} is zero in every step: look at its formula, its "
-                f"units and its tolerance, or leave it out",
-            )
+            line = f"{kind}.reward: the term {name!r} is zero in every step"
+            yield remedied("zero", line, of=name)
     sizes = {name: rate.abs().mean().item() for name, rate in values.items() if name not in zero}
     total, largest = sum(sizes.values()), max(sizes, key=lambda name: sizes[name], default="")
     if len(sizes) > 1 and sizes[largest] > DOMINANT * total:
@@ -95,18 +103,12 @@ def rewards(
         )
     reward = x.numbers["reward"][valid]
     if len(reward) and (reward - reward[0]).abs().max() < TINY:
-        yield Finding(
-            "reward",
-            f"{kind}.reward: the reward is {reward[0]:.3g} in every step, whatever is done: "
-            "nothing leads the way",
-        )
+        line = f"{kind}.reward: the reward is {reward[0]:.3g} in every step, whatever is done"
+        yield remedied("reward", line)
     ends = x.numbers["terminated"].any()
     if ends and len(reward) and not (reward > 0).any():
-        yield Finding(
-            "negative",
-            f"{kind}.reward: the reward is never above 0 (mean {reward.mean():.3g} a step), and "
-            "episodes can end early: to end soon is then best; add a term that is positive",
-        )
+        line = f"{kind}.reward: the reward is never above 0 (mean {reward.mean():.3g} a step)"
+        yield remedied("negative", f"{line}, and episodes can end early")
 
 
 def observations(task: Task, x: Samples) -> Iterator[Finding]:
@@ -115,35 +117,22 @@ def observations(task: Task, x: Samples) -> Iterator[Finding]:
     methods = [("observe", x.observed), ("privileged", x.privileged)]
     for method, name, term in [(m, k, v) for m, terms in methods for k, v in terms.items()]:
         rows, where = term[valid].double(), f"{kind}.{method}: the term {name!r}"
+        key = f"{method} {name}"
         if len(rows) < 2 or not rows.isfinite().all():
             continue
         std, rms = rows.std(0), rows.square().mean(0).sqrt()
         if (rows == rows[0]).all():
-            yield Finding(
-                f"constant {method} {name}",
-                f"{where} is constant, {rows[0, 0]:.3g}: it tells the network nothing; leave it "
-                "out, or read what was meant",
-            )
+            yield remedied("constant", f"{where} is constant, {rows[0, 0]:.3g}", of=key)
             continue
         if (size := rms.max().item()) > LARGE:
-            yield Finding(
-                f"large {method} {name}",
-                f"{where} is large, {size:.3g} (root mean square): give it in SI units, or divide "
-                "it; networks begin with numbers near 1",
-            )
+            yield remedied("large", f"{where} is large, {size:.3g} (root mean square)", of=key)
         elif (size := std.max().item()) < SMALL:
-            yield Finding(
-                f"small {method} {name}",
-                f"{where} varies by {size:.2g} only: multiply it; the normaliser leaves what "
-                "varies by less than 0.01 small",
-            )
+            yield remedied("small", f"{where} varies by {size:.2g} only", of=key)
         far = (((rows - rows.mean(0)) / (std.square() + 1e-4).sqrt()).abs() > FAR).float()
         if (share := far.mean().item()) > FAR_SHARE:
-            yield Finding(
-                f"far {method} {name}",
-                f"{where} is beyond ±{FAR:.0f} after normalising in {100 * share:.2g} % of its "
-                "numbers: clamp it, or take its logarithm; the network sees ±5 at most",
-            )
+            numbers = f"{100 * share:.2g} % of its numbers"
+            line = f"{where} is beyond ±{FAR:.0f} after normalising in {numbers}"
+            yield remedied("far", line, of=key)
 
 
 def first_ends(x: Samples) -> tuple[Tensor, Tensor]:
@@ -166,27 +155,18 @@ def endings(task: Task, x: Samples) -> Iterator[Finding]:
     at_once = ((ending == 1) & (step == 1)).float().mean().item()
     shares = [early[:half].float().mean().item(), early[half:].float().mean().item()]
     if at_once > SOLVED:
-        yield Finding(
-            "at once",
-            f"{kind}.terminated: {percent(at_once)} of the episodes end at their first step: look "
-            "at its condition, and at where `start` begins",
-            certain=True,
-        )
+        line = f"{kind}.terminated: {percent(at_once)} of the episodes end at their first step"
+        yield remedied("at once", line, certain=True)
     elif min(shares) > OFTEN:
-        yield Finding(
-            "early",
-            f"{kind}.terminated: within the first second, and {FEW} steps, {percent(shares[0])} of "
-            f"the episodes end with zero actions, {percent(shares[1])} with random ones: begin "
-            "nearer to where the robot stays up, or end later",
-        )
+        zero, random = map(percent, shares)
+        ends = f"{zero} of the episodes end with zero actions, {random} with random ones"
+        line = f"{kind}.terminated: within the first second, and {FEW} steps, {ends}"
+        yield remedied("early", line)
     judged = len(x.numbers["time"]) >= task.horizon
     owns = type(task).terminated is not Task.terminated
     if judged and owns and not x.numbers["terminated"].any():
-        yield Finding(
-            "never",
-            f"{kind}.terminated: no episode was ended by the task, zero or random actions: if "
-            "nothing can fail, leave the method out",
-        )
+        line = f"{kind}.terminated: no episode was ended by the task, zero or random actions"
+        yield remedied("never", line)
 
 
 def actions(task: Task, x: Samples, s: State) -> Iterator[Finding]:
@@ -197,11 +177,8 @@ def actions(task: Task, x: Samples, s: State) -> Iterator[Finding]:
     kind, half, model = type(task).__name__, x.action.shape[1] // 2, task.mjm
     hit = (x.action[:, half:].abs() > task.clip).float().mean().item()
     if hit > OFTEN:
-        yield Finding(
-            "clip",
-            f"task.clip={task.clip:g} clamps {percent(hit)} of the actions of an untrained policy: "
-            "raise task.clip and scale the action in `control`, or lower algo.std",
-        )
+        line = f"task.clip={task.clip:g} clamps {percent(hit)} of the actions"
+        yield remedied("clip", f"{line} of an untrained policy")
     low, high = (torch.as_tensor(y, dtype=torch.float32) for y in model.actuator_ctrlrange.T)
     limited = torch.as_tensor(model.actuator_ctrllimited).bool()
     ctrl = x.ctrl[:, half:]
@@ -209,12 +186,9 @@ def actions(task: Task, x: Samples, s: State) -> Iterator[Finding]:
     share = beyond[x.valid[:, half:]].float().mean(0)
     for i in (share > OFTEN).nonzero()[:, 0].tolist():
         name = model.actuator(i).name or f"number {i}"
-        yield Finding(
-            f"ctrl {name}",
-            f"{kind}.control: {percent(share[i].item())} of the controls of the actuator {name!r} "
-            f"are beyond its ctrlrange {low[i]:g} to {high[i]:g}, with random actions: scale the "
-            "action, or mind the units",
-        )
+        controls = f"{percent(share[i].item())} of the controls of the actuator {name!r}"
+        where = f"are beyond its ctrlrange {low[i]:g} to {high[i]:g}, with random actions"
+        yield remedied("ctrl", f"{kind}.control: {controls} {where}", of=name)
     moved = torch.zeros(model.nu, dtype=torch.bool)
     zero = torch.zeros_like(s.action)
     still = task.control(s.with_(action=zero, previous=zero))
@@ -223,10 +197,8 @@ def actions(task: Task, x: Samples, s: State) -> Iterator[Finding]:
         moved |= (other != still).any(0).cpu()
     for i in (~moved).nonzero()[:, 0].tolist():
         name = model.actuator(i).name or f"number {i}"
-        yield Finding(
-            f"still {name}",
-            f"{kind}.control: no action changes the actuator {name!r}: read s.action in `control`",
-        )
+        line = f"{kind}.control: no action changes the actuator {name!r}"
+        yield remedied("still", line, of=name)
 
 
 def discount(task: Task, gamma: float | None) -> Iterator[Finding]:
@@ -236,34 +208,22 @@ def discount(task: Task, gamma: float | None) -> Iterator[Finding]:
     steps, horizon = 1 / (1 - gamma), task.horizon
     sees = f"algo.gamma={gamma:g} counts the next {steps * task.dt:.2g} s ({steps:.3g} steps)"
     if horizon > 1 and steps < min(max(FEWEST_STEPS, LEAST_SHARE * horizon), horizon):
-        wise = 1 - 1 / max(FEWEST_STEPS, horizon / 10)
-        yield Finding(
-            "discount",
-            f"{sees} of an episode of {task.episode:g} s: later rewards do not count; try "
-            f"algo.gamma={wise:.3g}",
-        )
+        wise = f"try algo.gamma={1 - 1 / max(FEWEST_STEPS, horizon / 10):.3g}"
+        line = f"{sees} of an episode of {task.episode:g} s: later rewards do not count"
+        yield Finding("discount", f"{line}; {wise}")
     elif steps > LONGEST_EPISODE * horizon:
-        yield Finding(
-            "discount",
-            f"{sees}, and an episode has {task.episode:g} s: raise task.episode, or try "
-            f"algo.gamma={1 - 1 / max(2, horizon):.3g}",
-        )
+        wise = f"raise task.episode, or try algo.gamma={1 - 1 / max(2, horizon):.3g}"
+        yield Finding("discount", f"{sees}, and an episode has {task.episode:g} s: {wise}")
 
 
 @dataclass(frozen=True)
 class Chance:
-    """What half of the worlds score that are stepped by chance.
+    """What half of the worlds score that are stepped by chance."""
 
-    Args:
-        success: None if the samples are shorter than an episode, or nothing is known of it.
-        value: mean return of the first episodes.
-        ended, timed_out: shares of the first episodes.
-    """
-
-    success: float | None
-    value: float
-    ended: float
-    timed_out: float
+    success: float | None  # None of samples shorter than an episode, or if nothing is known of it
+    value: float  # mean return of the first episodes
+    ended: float  # share of the first episodes
+    timed_out: float  # share of the first episodes
 
     def __str__(self) -> str:
         success = "unknown" if self.success is None else f"{self.success:.2f}"
@@ -296,11 +256,7 @@ def chance(zero: Chance, random: Chance) -> Iterator[Finding]:
     """A task that is solved by chance."""
     for name, x in (("zero", zero), ("random", random)):
         if x.success is not None and x.success >= SOLVED:
-            yield Finding(
-                "chance",
-                f"score: {name} actions have success {x.success:.2f}: there is nothing to learn; "
-                "make the task harder, or `score` stricter",
-            )
+            yield remedied("chance", f"score: {name} actions have success {x.success:.2f}")
             return
 
 
@@ -320,12 +276,9 @@ def disagreement(task: Task, native: Samples, warp: Samples) -> Iterator[Finding
     path = (a - a[:1]).abs().amax((0, 2))[alive] + 1e-2
     share = (apart / path).median().item()
     if share > OFTEN:
-        yield Finding(
-            "simulators",
-            f"physics: after {T} steps from the same start, sim=native and sim=warp are "
-            f"{percent(share) if share < 1 else f'{share:.1f} times'} of the way apart: look for "
-            "stiff contacts, a long timestep, or a feature that MuJoCo Warp lacks",
-        )
+        far = percent(share) if share < 1 else f"{share:.1f} times"
+        line = f"physics: after {T} steps from the same start, sim=native and sim=warp are {far}"
+        yield remedied("simulators", f"{line} of the way apart")
 
 
 def of_samples(

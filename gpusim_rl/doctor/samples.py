@@ -17,41 +17,29 @@ HOPELESS = 10  # steps one after another in which every world is at fault
 
 @dataclass
 class Wrong:
-    """Numbers that are not finite, where they were first seen.
+    """Numbers that are not finite, where they were first seen."""
 
-    Args:
-        where: method and entry, such as `reward: the term 'near'`.
-        step: the control step, from 1 on; 0 at the start.
-        share: of the worlds at that step.
-    """
-
-    where: str
-    step: int
-    share: float
+    where: str  # method and entry, such as `reward: the term 'near'`
+    step: int  # the control step, from 1 on; 0 at the start
+    share: float  # of the worlds at that step
 
 
 @dataclass
 class Samples:
-    """T control steps of B worlds. The first B / 2 took zero actions, the others random ones.
+    """T control steps of B worlds. The first B / 2 took zero actions, the others random ones."""
 
-    Attributes:
-        observed, privileged, terms, measures: name → (T, B, …), of the true state after each step;
-            terms are weighted [1/s].
-        numbers: `reward`, `time` [control steps], `terminated`, `truncated`, `fault`, and
-            `physics`: a fault of the simulator; each (T, B).
-        action: (T, B, n) before it is clamped. ctrl: (T, B, nu). qpos: (T, B, nq).
-        wrong: the numbers that are not finite, by method and entry.
-    """
-
+    # name → (T, B, …), of the true state after each step
     observed: dict[str, Tensor]
     privileged: dict[str, Tensor]
-    terms: dict[str, Tensor]
+    terms: dict[str, Tensor]  # weighted [1/s]
     measures: dict[str, Tensor]
+    # `reward`, `time` [control steps], `terminated`, `truncated`, `fault`, and `physics`: a fault
+    # of the simulator; each (T, B)
     numbers: dict[str, Tensor]
-    action: Tensor
-    ctrl: Tensor
-    qpos: Tensor
-    wrong: list[Wrong]
+    action: Tensor  # (T, B, n) before it is clamped
+    ctrl: Tensor  # (T, B, nu)
+    qpos: Tensor  # (T, B, nq)
+    wrong: list[Wrong]  # the numbers that are not finite, by method and entry
 
     @property
     def valid(self) -> Tensor:
@@ -105,8 +93,9 @@ class Recorder:
                 self.check(f"{where} {name!r}", x, healthy)
                 self.note(part, name, x * self.weights[name] if part == "terms" else x)
         self.check("control", s.ctrl, s.time >= 0)  # its NaN is the cause of a fault
-        for name, x in (("ctrl", s.ctrl), ("qpos", s.qpos), ("time", s.time)):
-            self.note("state", name, x)
+        self.note("state", "ctrl", s.ctrl)
+        self.note("state", "qpos", s.qpos)
+        self.note("numbers", "time", s.time)
         self.note("numbers", "physics", ~healthy)
 
     def samples(self, action: Tensor) -> Samples:
@@ -116,7 +105,6 @@ class Recorder:
             for part in ("observed", "privileged", "terms", "measures", "numbers", "state")
         }
         state = parts.pop("state")
-        parts["numbers"]["time"] = state.pop("time")
         return Samples(**parts, **state, action=action, wrong=[*self.wrong.values()])
 
 
@@ -128,10 +116,8 @@ def sample(env: Env, steps: int, std: float, doing: str, say: Callable[[str], No
 
     Args:
         env: an even number of worlds whose episodes begin now.
-        steps: control steps.
         std: standard deviation of the random actions.
-        doing: what is done, for the bar or the lines of progress.
-        say: takes such lines, where there is no terminal.
+        doing, say: as of `counted`.
     """
     recorder, faults = Recorder(env), 0
     generator = torch.Generator().manual_seed(env.seed)

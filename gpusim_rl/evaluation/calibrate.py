@@ -36,11 +36,8 @@ def calibrate(env: Env, policy: Policy, *, weights: dict[str, float]) -> list[Dr
     The starts differ from those of the final evaluation, which so judges what it did not fit.
     A task that does not observe its command as a term `command` is driven only.
 
-    Args:
-        env: of the training; its task has `drives`.
-
-    Returns:
-        The drives at `task.drives` with the calibration.
+    Returns the drives at `task.drives`, which the task of the training's Env has, with the
+    calibration.
     """
     actor, task = policy.actor, env.task
     assert task.drives is not None
@@ -78,10 +75,7 @@ def fit(observed: Tensor, drives: list[Drive], task: Task) -> Tensor:
     errors that `tolerance` makes comparable. A robot that fell does not count.
 
     Small weights are preferred where the drives do not tell. They are rounded, so that a rounding
-    error of the solver cannot change what a run is.
-
-    Args:
-        observed: (m, n) the command that the actor observed in each drive.
+    error of the solver cannot change what a run is. `observed` is (m, n), of each drive.
     """
     upright = torch.tensor([any(x.asked) and not x.fell for x in drives])
     asked, got = (torch.tensor([x[i] for x in drives])[upright] for i in (0, 1))

@@ -34,14 +34,13 @@ def demonstrate(
 ) -> Demonstrations:
     """The first episode of each world of an Env; those with a fault are left out.
 
+    ValueError if every world failed by a fault.
+
     Args:
         act: gives the actions, clamped here as Env does; it needs to forget no episode.
         env: fresh, of `evaluation_env`.
         name: of the task.
         progress: takes a line now and then, if there is no terminal.
-
-    Raises:
-        ValueError: every world failed by a fault.
     """
     columns = demonstration_columns(env.dims)
     steps, worlds, clip = env.task.horizon, env.num_envs, env.task.clip

@@ -22,18 +22,12 @@ FOREVER = 1e6  # s: no second command is drawn
 
 
 class Drive(NamedTuple):
-    """A constant command, and what the robot made of it, each in the units of the command.
-
-    Args:
-        asked, got: the command, and the mean of what was done.
-        failed: why it is no success: `fell`, axes that are off, and measures beyond their bound.
-        measures: name → mean of each measure that has a bound.
-    """
+    """A constant command, and what the robot made of it, each in the units of the command."""
 
     asked: list[float]
-    got: list[float]
-    failed: Sequence[str] = ()
-    measures: Mapping[str, float] = MappingProxyType({})
+    got: list[float]  # the mean of what was done
+    failed: Sequence[str] = ()  # why: `fell`, axes that are off, and measures beyond their bound
+    measures: Mapping[str, float] = MappingProxyType({})  # name → mean of each that has a bound
 
     @property
     def fell(self) -> bool:
@@ -106,25 +100,17 @@ def drive(
     off = (got - asked).abs() > tolerance(asked, task)
     failed = {"fell": fell} | dict(zip(task.command.names, off.T, strict=True))
     failed |= {name: means[name] > bound for name, bound in bounds.items()}
-    return [
-        Drive(
-            asked[i].tolist(),
-            got[i].tolist(),
-            [why for why, which in failed.items() if which[i]],
-            {name: x[i].item() for name, x in means.items()},
-        )
-        for i in range(len(asked))
-    ]
+    whys = [[why for why, which in failed.items() if which[i]] for i in range(len(asked))]
+    measured = [{name: x[i].item() for name, x in means.items()} for i in range(len(asked))]
+    return [*map(Drive, asked.tolist(), got.tolist(), whys, measured)]
 
 
 def drive_scores(drives: list[Drive], names: tuple[str, ...]) -> Scores:
     """The scores of drives, in the units of the command.
 
-    Returns:
-        `tracking` is the share of drives without a failure, `not_<why>` that which fails for a
-        reason. For each axis, of the drives that ask for it alone: `bias_<name>` is the mean error,
-        and `dead_<name>` the largest command of which less than half was done. They are None if no
-        drive tells.
+    `tracking` is the share of drives without a failure, `not_<why>` that which fails for a reason.
+    For each axis, of the drives that ask for it alone: `bias_<name>` is the mean error, and
+    `dead_<name>` the largest command of which less than half was done. None if no drive tells.
     """
     failed = [why for x in drives for why in x.failed]
     scores: Scores = {"tracking": share_tracked(drives)}

@@ -29,27 +29,19 @@ BAR = 0.95  # success that a policy is trained to
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """Episodes of B worlds, each played for the length of one.
+    """Episodes of B worlds, each played for the length of one."""
 
-    Args:
-        task: as it was evaluated.
-        record: measure → (T, B), `terminated`: where a world failed, and `reward`.
-        returns: (B,) sum of rewards of the first episode.
-        begun: the state in which the worlds began.
-    """
-
-    task: Task
-    record: dict[str, Tensor]
-    returns: Tensor
-    begun: State
+    task: Task  # as it was evaluated
+    record: dict[str, Tensor]  # measure → (T, B), `terminated`: where a world failed, and `reward`
+    returns: Tensor  # (B,) sum of rewards of the first episode
+    begun: State  # in which the worlds began
 
 
 def evaluate(policy: Policy, task: Task, *, episodes: int, **options: Any) -> Scores:
     """`success`, `episodes`, `return` (the mean sum of rewards of the first episodes) and the
     task's own scores. The arguments are those of `play`.
 
-    Raises:
-        ValueError: a score is not what `Task.score` says.
+    ValueError if a score is not what `Task.score` says.
     """
     return scores_of([play(policy, task, episodes=episodes, **options)])
 
@@ -171,14 +163,11 @@ def observe(
     policy: Policy, task: Task, *, weights: dict[str, float], noise: dict[str, float]
 ) -> Tensor:
     """(2048, no) observations from 64 worlds under the mean action: to check an export on."""
-    observations: list[Tensor] = []
-
-    def add(env: Env, t: int) -> None:
-        observations.append(env.observation.actor.clone())
-
-    options: dict[str, Any] = dict(weights=weights, noise=noise, seed=STOP_SEED, before_step=add)
+    rows: list[Tensor] = []
+    options: dict[str, Any] = dict(weights=weights, noise=noise, seed=STOP_SEED)
+    options["before_step"] = lambda env, t: rows.append(env.observation.actor.clone())
     play(policy, task, episodes=64, steps=32, **options)
-    return torch.cat(observations)
+    return torch.cat(rows)
 
 
 def evaluation_env(
@@ -192,13 +181,6 @@ def evaluation_env(
 ) -> Env:
     """The task as it is evaluated, in MuJoCo C."""
     task = task.evaluation()
-    sim = make_actuated(
-        "native",
-        task.physics,
-        num_envs,
-        actuator=task.actuator,
-        device="cpu",
-        fields=task.fields,
-        threads=0,  # all cores
-    )
+    settings: dict[str, Any] = dict(device="cpu", fields=task.fields, threads=0)  # all cores
+    sim = make_actuated("native", task.physics, num_envs, actuator=task.actuator, **settings)
     return Env(task, sim, seed=seed, weights=weights, noise=noise, first=first, stagger=False)

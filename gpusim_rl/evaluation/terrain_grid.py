@@ -36,7 +36,7 @@ def terrain_grid(policy: Policy, task: Task, *, episodes: int, **options: Any) -
         for i, name in enumerate(kinds)
         for j in range(levels)
     ]
-    every = dict(kinds=kinds, levels=levels, all=cell(played, torch.ones_like(kind) > 0))
+    every = dict(kinds=kinds, levels=levels, all=cell(played, kind >= 0))
     return every | dict(by_kind=by_kind, by_level=by_level, cells=cells)
 
 
@@ -48,7 +48,7 @@ def cell(played: EpisodeRecord, worlds: torch.Tensor) -> Cell:
     """
     n = int(worlds.sum())
     if not n:
-        return dict(episodes=0) | {name: None for name in SHARES}
+        return dict(episodes=0) | dict.fromkeys(SHARES)
     record = {name: values[:, worlds] for name, values in played.record.items()}
     shares = dict(
         success=played.task.score(record)["success"] or 0.0,
@@ -86,16 +86,15 @@ def draw(grid: dict[str, Any], path: Path) -> None:
     kinds, levels = grid["kinds"], grid["levels"]
     figure = Figure(figsize=(0.55 * levels * 2 + 3, 0.42 * len(kinds) + 1.6), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    for axis, share, title in zip(
-        axes, SHARES, ("success %", "episodes with a fall %"), strict=True
-    ):
+    titles = "success %", "episodes with a fall %"
+    for axis, share, title in zip(axes, SHARES, titles, strict=True):
         values = [100 * x[share] if x["episodes"] else math.nan for x in grid["cells"]]
         rows = [values[i : i + levels] for i in range(0, len(values), levels)]
         axis.imshow(rows, vmin=0, vmax=100, cmap="Blues" if share == "success" else "Reds")
-        for i, row in enumerate(rows):
-            for j, value in ((j, x) for j, x in enumerate(row) if not math.isnan(x)):
-                text, color = f"{value:.0f}", "white" if value > 50 else "black"
-                axis.text(j, i, text, ha="center", va="center", fontsize=7, color=color)
+        for k, value in enumerate(values):
+            place, color = (k % levels, k // levels), "white" if value > 50 else "black"
+            if not math.isnan(value):
+                axis.text(*place, f"{value:.0f}", ha="center", va="center", fontsize=7, color=color)
         axis.set_xticks(range(levels))
         axis.set_yticks(range(len(kinds)), kinds)
         axis.set_xlabel("level")

@@ -1,8 +1,7 @@
 """`play.py mode=gate` and mode=ab, and `gate=true` of train.py: judge or compare files."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from gpusim_rl.core import errors
@@ -98,17 +97,14 @@ def compare_policies(cfg: Json) -> None:
 def compare_files(
     paths: list[Path], cfg: Json, titles: list[str], say: Callable[[str], None]
 ) -> Json:
-    """The report of a comparison of two files; ValueError if they drive different robots.
+    """The report of a comparison of two files: see `compare.compare`.
 
-    Args:
-        cfg: sections `gate` and `ab`, and the seed.
-        titles: what the files are called in the report.
-        say: takes a line after each round.
+    cfg: sections `gate` and `ab`, and the seed.
     """
     policies = [exported.open_onnx(path)[0] for path in paths]
     from gpusim_rl.gate.compare import compare
 
-    with exported.engine_errors(paths[1]), description_errors(paths[1]):
+    with exported.file_errors(paths[1]):
         return compare(policies, cfg["gate"], cfg["ab"], cfg["seed"], titles, say)
 
 
@@ -148,18 +144,8 @@ def report_of(path: Path, settings: Json, seed: int, title: str | None = None) -
     policy, _ = exported.open_onnx(path)
     from gpusim_rl.gate.judge import evaluate_policy
 
-    with exported.engine_errors(path), description_errors(path):
+    with exported.file_errors(path):
         return evaluate_policy(policy, settings, seed, title or str(path))
-
-
-@contextmanager
-def description_errors(path: Path) -> Iterator[None]:
-    """Turn what a wrong description of a file may raise into a ValueError that names the file."""
-    try:
-        yield
-    except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
-        reason = " ".join(f"{type(error).__name__} {error}".split())
-        raise ValueError(f"{path} has an invalid description: {reason}") from None
 
 
 def text(report: Json) -> str:

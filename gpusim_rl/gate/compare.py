@@ -27,11 +27,7 @@ CELLS = ("both", "only_a", "only_b", "neither")  # of a pair: who succeeds
 
 
 class Evidence:
-    """The e-values of pairs.
-
-    Attributes:
-        counts: pairs in which a and b succeed: both, a alone, b alone, neither.
-    """
+    """The e-values of pairs. `counts` (4,) are those of each of `CELLS`."""
 
     def __init__(self, margin: float):
         self.margin, self.counts = margin, np.zeros(4, int)
@@ -88,8 +84,7 @@ def compare(
     """What two policies do on the same robots, round by round, until something is proved.
 
     Args:
-        policies: a and b.
-        settings, how: the sections `gate` and `ab` of a configuration.
+        settings, options: the sections `gate` and `ab` of a configuration.
         seed: of every draw, with the scenario and the reading.
         titles: what a and b are called.
         say: takes a line after each round.
@@ -176,8 +171,8 @@ def summary(
     options: Settings,
 ) -> Json:
     counts = dict(zip(CELLS, evidence.counts.tolist(), strict=True))
-    line = f"{conclusion(evidence.verdict(options['error']), titles, options)}: "
-    line += figures(evidence, titles, options)
+    verdict = evidence.verdict(options["error"])
+    line = f"{conclusion(verdict, titles, options)}: {figures(evidence, titles, options)}"
     lines = [f"{'scenario':10}" + "".join(f"{x:>9}" for x in CELLS)]
     lines += [f"{x:10}" + "".join(f"{n:9}" for n in of) for x, of in table.items()]
     lines += [
@@ -187,7 +182,7 @@ def summary(
     lines += [f"and {len(alone) - LINES} more"] if len(alone) > LINES else []
     return {
         "titles": [*titles],
-        "verdict": evidence.verdict(options["error"]),
+        "verdict": verdict,
         "line": line,
         "text": "\n".join([*lines, line]),
         "pairs": (total := sum(counts.values())),

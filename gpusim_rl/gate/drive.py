@@ -15,34 +15,25 @@ Array = np.ndarray
 
 
 class DriveResult(NamedTuple):
-    """Results of B robots until they fell, or to the end. Errors are NaN if nothing is followed.
+    """Results (B,) of robots until they fell, or to the end. Errors are NaN if nothing is followed.
 
-    Attributes:
-        fell, fault: (B,) whether a robot fell; whether a number of it was not finite.
-        lived: (B,) control steps.
-        error, turn: (B,) root mean squares of the error of velocity [m/s] or position [m], and of
-            the yaw rate [rad/s].
-        offset: (B,) mean error of the velocity along the axis where it is worst, over what
-            `gate.tracking` allows of the last command.
-        torque, joint, speed: (B,) shares of steps and actuators at or beyond the limit of the
-            torque, of the joint's range, of the speed.
-        power: (B,) mean mechanical power [W].
-        transport: (B,) power over weight times speed, of robots that walk; else NaN.
-        change: (B,) root mean square of the targets' change in a control step, as a share of the
-            range of the control or of the joint; NaN if no actuator has one.
+    `torque`, `joint` and `speed` are shares of steps and actuators at or beyond the limit.
     """
 
-    fell: Array
-    fault: Array
-    lived: Array
-    error: Array
-    turn: Array
+    fell: Array  # bool
+    fault: Array  # bool, whether a number was not finite
+    lived: Array  # control steps
+    error: Array  # root mean square of the error of velocity [m/s] or position [m]
+    turn: Array  # the same of the yaw rate [rad/s]
+    # mean error of the velocity along its worst axis, over what `tracking` allows of the last goal
     offset: Array
     torque: Array
-    joint: Array
+    joint: Array  # of its range
     speed: Array
-    power: Array
-    transport: Array
+    power: Array  # mean mechanical power [W]
+    transport: Array  # power over weight times speed, of robots that walk; else NaN
+    # root mean square of the targets' change in a control step, as a share of the range of the
+    # control or of the joint; NaN if no actuator has one
     change: Array
 
 
@@ -93,10 +84,8 @@ class ReadingErrors:
         units = {x["name"]: x.get("units", []) for x in plan.robot.policy.description["inputs"]}
         for name, width in plan.robot.policy.needs.items():
             names = units[name] or [""] * width
-            bias, noise = (
-                np.array([plan.settings[key].get(unit, 0.0) for unit in names])
-                for key in ("bias", "noise")
-            )
+            errors = [plan.settings[key] for key in ("bias", "noise")]
+            bias, noise = (np.array([x.get(unit, 0.0) for unit in names]) for x in errors)
             offset = plan.rng(f"{name} bias").uniform(-bias, bias, (plan.count, width))
             self.bias[name], self.noise[name] = plan.bias * offset, plan.noise * noise
             self.rng[name] = plan.rng(f"{name} noise"), plan.rng(f"{name} dropout")
@@ -195,10 +184,9 @@ class Totals:
             error=nothing if follows == "nothing" else rms["error"],
             turn=rms["turn"] if follows == "velocity" else nothing,
             offset=offset,
-            power=mean["power"],
             transport=transport,
             change=np.sqrt(mean["change"] / self.ranged) if self.ranged else nothing,
-            **{name: mean[name] for name in ("torque", "joint", "speed")},
+            **{name: mean[name] for name in ("torque", "joint", "speed", "power")},
         )
 
 

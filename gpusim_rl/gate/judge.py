@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.maths import wilson
@@ -24,15 +23,13 @@ from gpusim_rl.envs.command_columns import rotations
 from gpusim_rl.gate.drive import DriveResult, drive
 from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
+from gpusim_rl.gate.settings import usual_settings
 
 # Keys of a report that its verdict has, besides success.
 VERDICT_KEYS = "verdict complaints skipped follows kind reported seed changed".split()
 CONSTANT, ENDURANCE = "constant", "endurance"
 MEANS = ("error", "turn", "torque", "joint", "speed", "power", "transport", "change")
-NAMES = {
-    "rate": "falls per robot-hour",
-    "tracking": "speed as told",
-}  # of keys in a line of `failures`
+NAMES = {"rate": "falls per robot-hour", "tracking": "speed as told"}  # in lines of `failures`
 JUDGED = ("turn", "torque", "joint", "speed", "transport", "change")  # and error and falls
 
 
@@ -77,10 +74,8 @@ def evaluate_policy(policy: Policy, settings: Settings, seed: int, title: str) -
 def check(robot: Robot, settings: Settings, skipped: dict[str, str]) -> None:
     """ValueError if nothing of a robot could be judged, or a reported scenario is unknown."""
     if not robot.base and robot.follows == "nothing":
-        raise ValueError(
-            "the gate cannot judge this policy: its robot has no base that could fall, and no "
-            "sensor shows how it follows a command"
-        )
+        why = "no base that could fall, and no sensor shows how it follows a command"
+        raise ValueError(f"the gate cannot judge this policy: its robot has {why}")
     if unknown := [name for name in settings["reported"] if name not in SCENARIOS]:
         names = ", ".join(SCENARIOS)
         raise ValueError(f"gate.reported: unknown scenario {unknown[0]!r}: choose of {names}")
@@ -124,7 +119,7 @@ def make_verdict(report: Json, settings: Settings) -> Json:
 
 def settings_for(kind: str, settings: Settings) -> Settings:
     """The settings with the limits of a kind of robot; one that a user changed stays."""
-    defaults, limits = compose_plain("play", ["mode=gate"])["gate"]["limits"], settings["limits"]
+    defaults, limits = usual_settings()["limits"], settings["limits"]
     kinds = settings["kinds"].get(kind, {}).items()
     of_kind = {key: x for key, x in kinds if key in limits and limits[key] == defaults[key]}
     return {**settings, "limits": limits | of_kind}
@@ -132,12 +127,9 @@ def settings_for(kind: str, settings: Settings) -> Settings:
 
 def changed(settings: Settings, kind: str) -> Json:
     """The settings that differ from the defaults of a kind of robot, by their dotted names."""
-    defaults = flatten({**settings_for(kind, compose_plain("play", ["mode=gate"])["gate"])})
-    return {
-        key: x
-        for key, x in flatten({**settings}).items()
-        if not isinstance(x, dict) and x != defaults.get(key)
-    }
+    defaults = flatten({**settings_for(kind, usual_settings())})
+    own = {key: x for key, x in flatten({**settings}).items() if not isinstance(x, dict)}
+    return {key: x for key, x in own.items() if x != defaults.get(key)}
 
 
 def settings_hash(settings: Settings) -> str:
@@ -152,9 +144,8 @@ def settings_hash(settings: Settings) -> str:
 
 def share(which: np.ndarray) -> Json:
     """The share of robots (B,) bool, how many they are, and the interval of the share."""
-    count = int(which.sum())
-    interval = wilson(count, len(which))
-    return {"count": count, "value": count / len(which), "interval": interval}
+    count, of = int(which.sum()), len(which)
+    return {"count": count, "value": count / of, "interval": wilson(count, of)}
 
 
 def mean(values: np.ndarray) -> Json | None:
@@ -172,8 +163,7 @@ def rate(count: int, hours: float) -> Json:
 
     Garwood (1936), https://doi.org/10.1093/biomet/28.3-4.437.
     """
-    low = expected(count - 1, 0.975) if count else 0.0
-    high = expected(count, 0.025)
+    low, high = expected(count - 1, 0.975) if count else 0.0, expected(count, 0.025)
     interval = [low / hours, high / hours]
     return {"count": count, "hours": hours, "value": count / hours, "interval": interval}
 
@@ -236,10 +226,8 @@ def exceeded(one: Json, robot: Robot, limits: dict[str, float]) -> list[str]:
         if key in one and (high := one[key]["interval"][1]) > limits[limit]:
             figures = f"{one[key]['value']:.3g}, up to {high:.3g}, at most {limits[limit]:g}"
             lines.append(f"{name}: {NAMES.get(key, key)} {figures}")
-    for key in ("success", "tracking"):
-        if name == ENDURANCE or key not in one:
-            continue
-        if (low := one[key]["interval"][0]) < limits[key]:
+    for key in () if name == ENDURANCE else ("success", "tracking"):
+        if key in one and (low := one[key]["interval"][0]) < limits[key]:
             figures = f"{one[key]['value']:.3g}, down to {low:.3g}"
             lines.append(f"{name}: {NAMES.get(key, key)} {figures}, at least {limits[key]:g}")
     return lines
@@ -277,10 +265,8 @@ def table(rows: list[Json]) -> str:
         lines.append(f"{CONSTANT}: as fast as told, on average: {figures}")
     for falls in (x["rate"] for x in rows if "rate" in x):
         low, high = falls["interval"]
-        lines.append(
-            f"{ENDURANCE}: falls in {falls['hours']:.2f} robot-hours: {falls['count']}, "
-            f"per hour {falls['value']:.2f} ({low:.2f} to {high:.2f})"
-        )
+        figures = f"{falls['count']}, per hour {falls['value']:.2f} ({low:.2f} to {high:.2f})"
+        lines.append(f"{ENDURANCE}: falls in {falls['hours']:.2f} robot-hours: {figures}")
     return "\n".join(lines)
 
 

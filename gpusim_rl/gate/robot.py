@@ -25,32 +25,19 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Robot:
-    """A policy and the model that it drives.
-
-    Attributes:
-        model: the file's, with a solver that converges and a sensor of the base's contacts.
-        base: the body that carries the robot, and can leave the ground; 0 if there is none.
-        free: the base if it floats freely, so that it can be pushed in any direction.
-        up: (3,) the world's up axis in the base's axes, in the safe pose.
-        height: of the base above the ground in the safe pose [m]; 0 unless it stands on the ground.
-        feet: how many of its bodies touch anything in that pose.
-        follows: velocity | position | nothing: what of the robot follows the command.
-        place: name of the sensor of the position that follows the command; empty if none does.
-        torque: (nu,) the largest force of each actuator; inf without a limit.
-        joints: the joint of each actuator; -1 for none.
-    """
+    """A policy and the model that it drives."""
 
     policy: Policy
-    model: mujoco.MjModel
-    base: int
-    free: FreeBody | None
-    up: Array
-    height: float
-    feet: int
-    follows: str
-    place: str
-    torque: Array
-    joints: Array
+    model: mujoco.MjModel  # with a solver that converges and a sensor of the base's contacts
+    base: int  # the body that carries the robot, and can leave the ground; 0 if there is none
+    free: FreeBody | None  # the base if it floats freely, so that it can be pushed anywhere
+    up: Array  # (3,) the world's up axis in the base's axes, in the safe pose
+    height: float  # of the base in the safe pose [m]; 0 unless the robot stands on the ground
+    feet: int  # how many of its bodies touch anything in that pose
+    follows: str  # velocity | position | nothing: what of the robot follows the command
+    place: str  # name of the sensor of the position that follows the command; empty if none does
+    torque: Array  # (nu,) the largest force of each actuator; inf without a limit
+    joints: Array  # (nu,) the joint of each actuator; -1 for none
 
     @property
     def kind(self) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,10 +24,7 @@ class Plan:
     """The course of B robots through one scenario. All is zero that the scenario does not write.
 
     Args:
-        robot: a policy and its model.
-        scenario: its name.
-        count: B.
-        seconds: S.
+        count, seconds: B, S.
         settings: the section `gate` of a configuration.
         seed: of every draw.
 
@@ -58,7 +55,8 @@ class Plan:
         self.heading = self.draw("heading", -np.pi, np.pi)
         self.late = self.draw("late", *settings["late"])
         self.command = self.drawn_commands()
-        SCENARIOS[scenario].write(self)
+        write, _ = SCENARIOS[scenario]
+        write(self)
 
     def rng(self, quantity: str) -> np.random.Generator:
         """A generator whose numbers depend on seed, scenario and quantity, and on nothing else.
@@ -98,9 +96,8 @@ class Plan:
             angles = torch.from_numpy(share[..., columns][..., :3] * [spin, lean, math.pi])
             turn, tilt, towards = angles.unbind(-1)
             axis = torch.stack([towards.cos(), towards.sin(), 0 * towards], -1)
-            leaning = maths.product(
-                maths.from_axis_angle(axis, tilt), maths.from_axis_angle(UP.expand_as(axis), turn)
-            )
+            turned = maths.from_axis_angle(UP.expand_as(axis), turn)
+            leaning = maths.product(maths.from_axis_angle(axis, tilt), turned)
             center = torch.tensor(description["center"][columns], dtype=UP.dtype).expand_as(leaning)
             values[..., columns] = maths.product(center, leaning)
         return values
@@ -169,9 +166,7 @@ def corners(plan: Plan) -> None:
 
 def constant(plan: Plan) -> None:
     """One command, held to the end: one number alone at shares of its range, or two at half."""
-    alone = [
-        sign * share * axis for axis in np.eye(plan.width) for share in SHARES for sign in (1, -1)
-    ]
+    alone = [sign * x * axis for axis, x, sign in product(np.eye(plan.width), SHARES, (1, -1))]
     both = [x for x in product((0.0, 0.5, -0.5), repeat=plan.width) if np.count_nonzero(x) == 2]
     shares = np.array([*alone, *both, np.zeros(plan.width)])
     # each eleventh: few robots have commands of every kind, too
@@ -195,27 +190,21 @@ def endurance(plan: Plan) -> None:
     plan.noise = 1.0
 
 
-class Scenario(NamedTuple):
-    """A scenario, and what a robot must have so that it applies: see `lacks`."""
-
-    write: Callable[[Plan], None]
-    needs: str = ""
-
-
-SCENARIOS = {
-    "normal": Scenario(normal),
-    "pushes": Scenario(pushes, "a free base"),
-    "slopes": Scenario(slopes, "ground that can slope"),
-    "friction": Scenario(friction, "ground under it"),
-    "payload": Scenario(payload, "a base"),
-    "delay 1": Scenario(partial(delay, steps=1)),
-    "delay 2": Scenario(partial(delay, steps=2)),
-    "delay 3": Scenario(partial(delay, steps=3)),
-    "sensors": Scenario(sensors),
-    "commands": Scenario(commands, "a command"),
-    "corners": Scenario(corners, "a command"),
-    "constant": Scenario(constant, "a commanded velocity"),
-    "endurance": Scenario(endurance),
+# A scenario writes a plan. The second is what a robot must have so that it applies: see `lacks`.
+SCENARIOS: dict[str, tuple[Callable[[Plan], None], str]] = {
+    "normal": (normal, ""),
+    "pushes": (pushes, "a free base"),
+    "slopes": (slopes, "ground that can slope"),
+    "friction": (friction, "ground under it"),
+    "payload": (payload, "a base"),
+    "delay 1": (partial(delay, steps=1), ""),
+    "delay 2": (partial(delay, steps=2), ""),
+    "delay 3": (partial(delay, steps=3), ""),
+    "sensors": (sensors, ""),
+    "commands": (commands, "a command"),
+    "corners": (corners, "a command"),
+    "constant": (constant, "a commanded velocity"),
+    "endurance": (endurance, ""),
 }
 
 
@@ -230,4 +219,4 @@ def lacks(robot: Robot, engine: str = "native") -> dict[str, str]:
         "a command": bool(robot.policy.command),
         "a commanded velocity": robot.follows == "velocity",
     }
-    return {name: x.needs for name, x in SCENARIOS.items() if not has[x.needs]}
+    return {name: needs for name, (_, needs) in SCENARIOS.items() if not has[needs]}

@@ -17,6 +17,11 @@ PROOFS = ("better", "not_worse")
 MEANT = {"seconds": "gate.seconds=", "episodes": "gate.robots="}
 
 
+def usual_settings() -> Json:
+    """The section `gate` as it comes."""
+    return compose_plain("play", [])["gate"]
+
+
 def check_settings(cfg: Json) -> None:
     """ValueError for the first value of the sections `gate` and `ab` that is not allowed."""
     ranges.check(cfg, table=ranges.GATE)
@@ -45,9 +50,8 @@ def check_compared(cfg: Json) -> None:
 def check_size(key: str, robots: int, seconds: float) -> None:
     """ValueError if the plan of robots over seconds might not fit into memory."""
     if robots * seconds > MAX_ROBOT_SECONDS:
-        raise ValueError(
-            f"{key}={robots} for {seconds:g} s: at most {MAX_ROBOT_SECONDS} robot-seconds are tried"
-        )
+        most = f"at most {MAX_ROBOT_SECONDS} robot-seconds are tried"
+        raise ValueError(f"{key}={robots} for {seconds:g} s: {most}")
 
 
 def check_keys(cfg: Json) -> None:

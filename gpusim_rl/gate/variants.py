@@ -39,11 +39,7 @@ def make(
     A variant is refused if it fails the gate, or succeeds less often than the file by more than
     `settings` allow. Then it is not written, and an older file of its name stays as it was.
 
-    Args:
-        path: a file whose report is `report`.
-        judged: the bytes that the report is of.
-
-    Returns one row for the file, and one for each variant.
+    Returns one row for the file, and one for each variant. `report` is of the bytes `judged`.
     """
     whole = onnx.load_model_from_string(judged)
     layers = network(whole, path)
@@ -126,13 +122,8 @@ def bytes_of(
     logging.getLogger().setLevel(logging.ERROR)  # it advises a step that changes nothing here
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "int8.onnx"
-        quantization.quantize_static(
-            without_checksums(model),
-            file,
-            Reader(),
-            per_channel=True,
-            nodes_to_quantize=[x.name for x in layers],
-        )
+        options: Any = dict(per_channel=True, nodes_to_quantize=[x.name for x in layers])
+        quantization.quantize_static(without_checksums(model), file, Reader(), **options)
         out = onnx.load(file)
     del out.metadata_props[:]
     out.metadata_props.extend(without_checksums(model).metadata_props)
@@ -199,8 +190,7 @@ def table(rows: list[Json]) -> str:
     for x in rows:
         low, high = x["success_interval"]
         end = ": refused" if x["refused"] else ""
-        lines.append(
-            f"{x['variant']:8}{x['bytes'] / 1000:5.0f}{x['p50_ms']:9.3f}{x['p99_ms']:9.3f}"
-            f"{x['success']:10.3f} ({low:.3f} to {high:.3f}), {x['verdict']}{end}"
-        )
+        cost = f"{x['bytes'] / 1000:5.0f}{x['p50_ms']:9.3f}{x['p99_ms']:9.3f}"
+        result = f"{x['success']:10.3f} ({low:.3f} to {high:.3f}), {x['verdict']}{end}"
+        lines.append(f"{x['variant']:8}{cost}{result}")
     return "\n".join(lines)

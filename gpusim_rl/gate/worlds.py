@@ -8,6 +8,7 @@ from torch import Tensor
 from gpusim_rl.core import maths
 from gpusim_rl.core.provenance import cores_available
 from gpusim_rl.envs.readings import JOINTS
+from gpusim_rl.envs.state import sensor_columns
 from gpusim_rl.gate.robot import TOUCHES, Robot, compiled, ground, safe_state
 from gpusim_rl.gate.scenarios import UP, Plan, joined
 from gpusim_rl.sim.actuated import ActuatedSim, engine
@@ -37,7 +38,7 @@ class Worlds:
         qpos, qvel, ctrl: the engine's tensors as arrays (B, …); the last two may be written.
         data: more fields of MjData, name → (B, …).
         sensors: name → (B, width), of the last step.
-        states, columns: reading of joints → qpos or qvel, and its columns of them.
+        joints: reading of joints → qpos or qvel, and its columns of them.
         normal: (B, 3) of the ground.
         pivot: (3,) the point below the robot's start, about which the ground is turned [m].
     """
@@ -52,20 +53,15 @@ class Worlds:
         self.ctrl = self.sim.ctrl.numpy()
         names = ("xpos", "xmat", "actuator_force", "actuator_velocity")
         self.data: dict[str, Array] = {name: self.native.batch.bind(name) for name in names}
-        ends = zip(model.sensor_adr, model.sensor_dim, strict=True)
-        self.sensors = {
-            model.sensor(i).name: self.sim.sensordata.numpy()[:, first : first + width]
-            for i, (first, width) in enumerate(ends)
-        }
+        places = sensor_columns(model).items()
+        self.sensors = {name: self.sim.sensordata.numpy()[:, x] for name, x in places}
         if engine(self.sim) is not self.native and robot.base:  # the last sensor, which MJX lacks
             self.sensors[TOUCHES] = self.native.batch.bind("sensordata")[:, -1:]
-        position, speed = JOINTS
-        addresses: dict[str, Array] = {position: model.jnt_qposadr, speed: model.jnt_dofadr}
-        self.states: dict[str, Array] = {position: self.qpos, speed: self.qvel}
-        self.columns = {
-            name: [addresses[name][model.joint(joint).id] for joint in joints]
-            for name, joints in robot.policy.reads.items()
-        }
+        states = (self.qpos, model.jnt_qposadr), (self.qvel, model.jnt_dofadr)
+        self.joints: dict[str, tuple[Array, list[int]]] = {}
+        for name, joints in robot.policy.reads.items():
+            state, addresses = states[JOINTS.index(name)]
+            self.joints[name] = state, [addresses[model.joint(x).id] for x in joints]
         self.pivot = np.array([*safe_state(model).xpos[robot.base][:2], ground(model)])
         slope, towards = (torch.from_numpy(joined(plans, x)) for x in ("slope", "towards"))
         axis = torch.stack([towards.sin(), -towards.cos(), 0 * towards], -1)
@@ -125,10 +121,8 @@ class Worlds:
 
     def readings(self) -> dict[str, Array]:
         """(B, width) of each reading that the policy needs, without any error."""
-        return {
-            name: self.states[name][:, self.columns[name]] if name in JOINTS else self.sensors[name]
-            for name in self.robot.policy.needs
-        }
+        joints = {name: state[:, columns] for name, (state, columns) in self.joints.items()}
+        return {name: (self.sensors | joints)[name] for name in self.robot.policy.needs}
 
     def step(self, which: Array) -> Array:
         """Advance the worlds of which (B,) bool by a control step; (B,) those that failed."""
@@ -155,9 +149,8 @@ class Worlds:
     def fallen(self, tilt: float, height: float) -> Array:
         """(B,) whether the base tilts by more than an angle [rad], is lower than a share of its
         height, or touches anything."""
-        if not self.robot.base:
+        if not (base := self.robot.base):
             return np.zeros(self.count, bool)
-        base = self.robot.base
         axes = self.data["xmat"][:, base].reshape(-1, 3, 3)
         down = axes[:, 2] @ self.robot.up < np.cos(tilt)
         place = self.data["xpos"][:, base] - self.pivot

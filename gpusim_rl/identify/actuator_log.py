@@ -29,8 +29,7 @@ class Samples(NamedTuple):
 def read(path: Path) -> dict[str, np.ndarray]:
     """Joint → (n, 6) rows: line of the file, s, rad, rad, rad/s, N m.
 
-    Raises:
-        ValueError, OSError: names the column or the row.
+    ValueError or OSError, which names the column or the row.
     """
     if not path.is_file():
         raise FileNotFoundError(f"no log {path}")
@@ -43,10 +42,8 @@ def read(path: Path) -> dict[str, np.ndarray]:
             header = [name.strip() for name in next(lines, [])]
             missing = [name for name in COLUMNS if name not in header]
             if missing:
-                raise ValueError(
-                    f"{path} has no column {', '.join(missing)}:"
-                    f" its first row is {','.join(COLUMNS)}"
-                )
+                needed = f"its first row is {','.join(COLUMNS)}"
+                raise ValueError(f"{path} has no column {', '.join(missing)}: {needed}")
             columns = [header.index(name) for name in COLUMNS]
             for row in lines:
                 if row:
@@ -77,21 +74,15 @@ def parse(row: list[str], columns: list[int], where: str) -> tuple[str, list[flo
 
 
 def rate(joints: dict[str, np.ndarray], path: Path) -> float:
-    """Seconds between two rows of a joint.
-
-    Raises:
-        ValueError: names the first row that comes at another time.
-    """
+    """Seconds between two rows of a joint; ValueError names the first that comes otherwise."""
     steps = {name: np.diff(rows[:, 1]) for name, rows in joints.items()}
     dt = float(np.median(np.concatenate(list(steps.values()))))
     for name, gaps in steps.items():
         wrong = np.flatnonzero(~(np.abs(gaps - dt) <= JITTER * dt)) if dt > 0 else np.arange(1)
         if len(wrong):
             line, gap = int(joints[name][wrong[0] + 1, 0]), gaps[wrong[0]]
-            raise ValueError(
-                f"{path}, row {line}: {gap:.6g} s after the row before of joint {name!r},"
-                f" others {dt:.6g} s"
-            )
+            says = f"{gap:.6g} s after the row before of joint {name!r}, others {dt:.6g} s"
+            raise ValueError(f"{path}, row {line}: {says}")
     return float(f"{dt:.6g}")
 
 
@@ -109,7 +100,5 @@ def window(joints: dict[str, np.ndarray], offsets: list[int]) -> tuple[Samples, 
         speeds.append(rows[:, 4][past])
         torques.append(rows[now, 5])
         held_out.append(block[now] % EVERY == EVERY - 1)
-    errors, speeds, torques = (
-        torch.tensor(np.concatenate(x), dtype=torch.float32) for x in (errors, speeds, torques)
-    )
-    return Samples(errors, speeds, torques), torch.from_numpy(np.concatenate(held_out))
+    samples = [torch.from_numpy(np.concatenate(x)).float() for x in (errors, speeds, torques)]
+    return Samples(*samples), torch.from_numpy(np.concatenate(held_out))

@@ -43,12 +43,11 @@ def compare(
 ) -> tuple[list[Comparison], list[str]]:
     """Comparisons of estimates with what a policy was trained with, and names without a range.
 
+    ValueError if there is no such file, or it has no ranges.
+
     Args:
         word: a run, a .yaml file, or the name of ranges in conf/ranges.
         robot: that walked; None if none did, and neither friction nor payload is told.
-
-    Raises:
-        ValueError: there is no such file, or it has no ranges.
     """
     file = source(word)
     trained = trained_ranges(file, [*estimates], robot)

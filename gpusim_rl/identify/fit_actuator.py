@@ -43,12 +43,8 @@ def fit(
     train: Samples, dt: float, offsets: list[int], *, hidden: list[int], steps: int, seed: int
 ) -> Net:
     """The network of least mean squared error, by Adam; a cosine takes its rate to zero."""
-    scales = [max(float(x.double().square().mean().sqrt()), 1e-6) for x in train]
-    inputs = Inputs(
-        dt=dt,
-        offsets=tuple(offsets),
-        **dict(zip(("error", "speed", "torque"), scales, strict=True)),
-    )
+    error, speed, torque = (max(float(x.double().square().mean().sqrt()), 1e-6) for x in train)
+    inputs = Inputs(dt=dt, offsets=tuple(offsets), error=error, speed=speed, torque=torque)
     draw = torch.Generator().manual_seed(seed)
     layers = []
     for n, m in pairwise([2 * len(offsets), *hidden, 1]):
@@ -75,22 +71,15 @@ def pd_gains(train: Samples) -> Tensor:
 
 def score(predicted: Tensor, torque: Tensor) -> tuple[float, float]:
     """(RMSE [N m], share of the variance explained)."""
-    rest, spread = (
-        (x.double() - y.double()).square().mean().item()
-        for x, y in ((predicted, torque), (torque, torque.mean()))
-    )
+    pairs = (predicted, torque), (torque, torque.mean())
+    rest, spread = ((x.double() - y.double()).square().mean().item() for x, y in pairs)
     return math.sqrt(rest), 1 - rest / max(spread, 1e-12)
 
 
 def settings(arguments: list[str]) -> tuple[Path, Path, dict[str, list[float]]]:
-    """(log, file to write, the numbers of each other key) of a command line.
-
-    Raises:
-        ValueError: in one line.
-    """
-    (log,), pairs = parse(
-        arguments, DEFAULTS, f"a log, and perhaps KEY=VALUE of {', '.join(DEFAULTS)}", most=1
-    )
+    """(log, file to write, the numbers of each other key) of a command line, or ValueError."""
+    expected = f"a log, and perhaps KEY=VALUE of {', '.join(DEFAULTS)}"
+    (log,), pairs = parse(arguments, DEFAULTS, expected, most=1)
     values = DEFAULTS | pairs
     out = Path(values.pop("out") or Path(log).with_suffix(".safetensors"))
     return Path(log), out, {key: numbers(key, value) for key, value in values.items()}
@@ -118,10 +107,8 @@ def look_back(history: list[float], dt: float) -> list[int]:
     whole = all(abs(x - round(x)) <= 0.01 for x in rows)
     if not whole or offsets[0] != 0 or offsets[-1] > FARTHEST:
         text = ",".join(f"{x:g}" for x in history)
-        raise ValueError(
-            f"history={text}: expected 0 and whole numbers of the log's rows of {dt:g} s,"
-            f" at most {FARTHEST}"
-        )
+        expected = f"0 and whole numbers of the log's rows of {dt:g} s, at most {FARTHEST}"
+        raise ValueError(f"history={text}: expected {expected}")
     return offsets
 
 
@@ -139,15 +126,11 @@ def main(arguments: list[str]) -> None:
         if len(train.torque) < 100 or len(rest.torque) < 20:
             raise ValueError(f"{log} has {len(samples.torque)} usable rows: too few to learn from")
     torch.set_num_threads(1)  # More gain nothing on a small network: they wait for one another.
-    hidden, (steps,), (seed,) = (
-        [int(x) for x in values[key]] for key in ("hidden", "steps", "seed")
-    )
+    hidden, (steps,), (seed,) = (list(map(int, values[x])) for x in ("hidden", "steps", "seed"))
     net = fit(train, dt, offsets, hidden=hidden, steps=steps, seed=seed)
     kp, kd = pd_gains(train).tolist()
-    print(
-        f"{len(joints)} joints, {len(train.torque)} samples to learn from,"
-        f" {len(rest.torque)} held out, a row each {dt:g} s"
-    )
+    counts = f"{len(train.torque)} samples to learn from, {len(rest.torque)} held out"
+    print(f"{len(joints)} joints, {counts}, a row each {dt:g} s")
     error, share = score(kp * rest.errors[:, 0] - kd * rest.speeds[:, 0], rest.torque)
     gains = f"kp {kp:.4g} N m/rad, kd {kd:.4g} N m s/rad"
     print(f"PD law   RMSE {error:.4g} N m, {share:.4f} of the variance: {gains}")

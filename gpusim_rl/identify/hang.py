@@ -24,14 +24,15 @@ from gpusim_rl.robots.models import compile_spec, converged
 from gpusim_rl.robots.servos import driven_joints
 
 Array = np.ndarray
-# Quantity → its model fields, with the column of the last axis if it is one number of several. The
-# factor of each scales what the model has.
-FACTORS: dict[str, list[tuple[str, int | None]]] = {
+ALL = slice(None)
+# Quantity → its model fields, and which numbers of the last axis. The factor of each scales what
+# the model has.
+FACTORS: dict[str, list[tuple[str, int | slice]]] = {
     "kp": [("actuator_gainprm", 0), ("actuator_biasprm", 1)],
     "kd": [("actuator_biasprm", 2)],
-    "damping": [("dof_damping", None)],
-    "armature": [("dof_armature", None)],
-    "joint_friction": [("dof_frictionloss", None)],
+    "damping": [("dof_damping", ALL)],
+    "armature": [("dof_armature", ALL)],
+    "joint_friction": [("dof_frictionloss", ALL)],
 }
 NAMES = (*FACTORS, "delay")
 GUESS = dict.fromkeys(FACTORS, 1.0) | {"delay": 0.01}  # s
@@ -56,20 +57,13 @@ LEAST_NOISE = {"angles": 1e-4, "speeds": 1e-3}  # of an encoder
 
 @dataclass(frozen=True)
 class Motion:
-    """T rows of a robot that hangs, its joints in the order of the actuators.
+    """T rows of a robot that hangs, its joints in the order of the actuators."""
 
-    Attributes:
-        mjcf: the text of the model.
-        time: (T,) [s].
-        angles, speeds: (T, nu) as measured [rad], [rad/s].
-        targets: (T, nu) that were sent right after each row was measured [rad].
-    """
-
-    mjcf: str
-    time: Array
-    angles: Array
-    speeds: Array
-    targets: Array
+    mjcf: str  # the text of the model
+    time: Array  # (T,) [s]
+    angles: Array  # (T, nu) as measured [rad]
+    speeds: Array  # (T, nu) as measured [rad/s]
+    targets: Array  # (T, nu) that were sent right after each row was measured [rad]
 
     def until(self, seconds: float) -> "Motion":
         """Its first seconds."""
@@ -80,24 +74,15 @@ class Motion:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a motion tells.
+    """What a motion tells."""
 
-    Attributes:
-        estimates: quantity → its factor, the mean of all joints, or the delay [s].
-        dependent: pairs of quantities that only act together. The second of each is left as the
-            model has it.
-        nominal: root mean square of the log's differences from the model as it is, over the noise
-            of the readings; fitted: from the model as it was fitted.
-        noise: of angles [rad] and speeds [rad/s].
-        spread: standard deviation of the joints' kp, as a share of their mean.
-    """
-
-    estimates: dict[str, Estimate]
-    dependent: list[tuple[str, str]]
-    nominal: float
+    estimates: dict[str, Estimate]  # quantity → its factor, a mean of all joints, or the delay [s]
+    dependent: list[tuple[str, str]]  # that only act together: the second is as the model has it
+    # root mean squares of the log's differences from the model, over the noise of the readings
+    nominal: float  # from the model as it is
     fitted: float
-    noise: dict[str, float]
-    spread: float
+    noise: dict[str, float]  # of angles [rad] and speeds [rad/s]
+    spread: float  # standard deviation of the joints' kp, as a share of their mean
 
     def lines(self) -> list[str]:
         """What is to be said of it beside the estimates."""
@@ -114,8 +99,7 @@ class Fit:
 class HangingModel:
     """A model whose base is held, and what its joints do for numbers of `NAMES`.
 
-    Raises:
-        ValueError: an actuator is no position servo of a joint.
+    ValueError if an actuator is no position servo of a joint.
     """
 
     def __init__(self, motion: Motion):
@@ -136,8 +120,6 @@ class HangingModel:
     def first_state(self) -> Array:
         """The state that a log begins with, as MuJoCo's rollout takes it."""
         data, m = mujoco.MjData(self.model), self.model
-        if m.nkey:
-            mujoco.mj_resetDataKeyframe(m, data, 0)
         data.qpos[self.places] = self.motion.angles[0]
         data.qvel[self.dofs] = self.motion.speeds[0]
         kind = mujoco.mjtState.mjSTATE_FULLPHYSICS
@@ -158,9 +140,7 @@ class HangingModel:
         model = copy.copy(self.model)
         for name, fields in FACTORS.items():
             for field, column in fields:
-                values = getattr(model, field)
-                values = values if column is None else values[:, column]
-                factors = numbers[name]
+                values, factors = getattr(model, field)[..., column], numbers[name]
                 if np.ndim(factors) and field.startswith("dof_"):  # others have the joints' mean
                     factors = np.full(model.nv, np.mean(numbers[name]))
                     factors[self.dofs] = numbers[name]
@@ -202,12 +182,9 @@ def hung_model(mjcf: str) -> mujoco.MjModel:
     One that stops early makes a rough surface of what is fitted.
     """
     spec = mujoco.MjSpec.from_string(mjcf)
-    for joint in [x for x in spec.joints if x.type == mujoco.mjtJoint.mjJNT_FREE]:
-        spec.delete(joint)
-    for key in list(spec.keys):
-        spec.delete(key)
-    for sensor in list(spec.sensors):
-        spec.delete(sensor)
+    free = [x for x in spec.joints if x.type == mujoco.mjtJoint.mjJNT_FREE]
+    for thing in [*spec.keys, *spec.sensors, *free]:
+        spec.delete(thing)
     for geom in spec.geoms:
         geom.contype = geom.conaffinity = 0
     return converged(compile_spec(spec))
@@ -222,18 +199,14 @@ def noise_of(motion: Motion) -> dict[str, float]:
     still &= np.cumsum(np.r_[False, changed]) == 0  # before the first change alone
     if still.sum() < 20:
         return dict(NOISE)
-    values = {"angles": motion.angles, "speeds": motion.speeds}
-    return {
-        name: max(float(np.sqrt(x[still].var(0, ddof=1).mean())), LEAST_NOISE[name])
-        for name, x in values.items()
-    }
+    deviations = {x: np.sqrt(getattr(motion, x)[still].var(0, ddof=1).mean()) for x in NOISE}
+    return {name: max(float(x), LEAST_NOISE[name]) for name, x in deviations.items()}
 
 
 class Residual:
     """What a model with other numbers differs from a motion by, over the noise of the readings.
 
-    Args:
-        names: the quantities whose numbers are arguments; all others are those of `GUESS`.
+    The numbers of `names` are arguments; all others are those of `GUESS`.
     """
 
     def __init__(self, motion: Motion, noise: dict[str, float], names: list[str]):
@@ -252,8 +225,7 @@ class Residual:
 
     def derivative(self, values: Array, i: int, joints: Any = 1.0) -> Array:
         """(n,) by the number i of all joints, or of those that are 1 in joints (nu,)."""
-        up, down = [*values], [*values]
-        size = STEP[self.names[i]]
+        up, down, size = [*values], [*values], STEP[self.names[i]]
         below = max(values[i] - size, LOWEST[self.names[i]])
         up[i], down[i] = up[i] + size * joints, down[i] + (below - down[i]) * joints
         return (self(up) - self(down)) / (values[i] + size - below)
@@ -263,11 +235,8 @@ class Residual:
 def identify(motion: Motion, file: str = "the log") -> Fit:
     """Fit the numbers of `NAMES` by least squares: to the first seconds, then to all.
 
-    Args:
-        file: what messages call the log.
-
-    Raises:
-        ValueError: the motion does not fit its model or is too small, or scipy is missing.
+    ValueError, which names the file, if the motion does not fit its model or is too small, or
+    scipy is missing.
     """
     noise, first = noise_of(motion), motion.until(FIRST)
     names = [name for name in NAMES if name not in without(hung_model(motion.mjcf))]
@@ -321,18 +290,12 @@ def least_squares(residual: Any, names: list[str], values: Array, **options: Any
 
 
 class EachJoint(NamedTuple):
-    """A fit in which each joint has numbers of its own.
+    """A fit in which each joint has numbers of its own."""
 
-    Attributes:
-        means, deviations: (names,) of the joints' numbers, and how uncertain these means are.
-        spread: standard deviation of kp, as a share.
-        error: root mean square of what is left, over the noise of the readings.
-    """
-
-    means: Array
-    deviations: Array
-    spread: float
-    error: float
+    means: Array  # (names,) of the joints' numbers
+    deviations: Array  # (names,) how uncertain these means are
+    spread: float  # standard deviation of kp, as a share
+    error: float  # root mean square of what is left, over the noise of the readings
 
 
 # Why: docs/decisions/robot-log.md
@@ -343,9 +306,8 @@ def fit_each(residual: Residual, fit: Any) -> EachJoint:
     derivatives are those of the fit, and steps end where they no longer help.
     """
     names, nu = residual.names, len(residual.hung.dofs)
-    which = [
-        (i, x) for i, name in enumerate(names) for x in (np.eye(nu) if name in FACTORS else [1.0])
-    ]
+    parts = [np.eye(nu) if name in FACTORS else [1.0] for name in names]
+    which = [(i, x) for i, part in enumerate(parts) for x in part]
     owner = np.array([i for i, _ in which])  # of each joint's number, the place of its name
     jacobian = np.stack([residual.derivative(fit.x, *x) for x in which], 1)
     common = (owner[:, None] == np.arange(len(names))).astype(float)
@@ -357,8 +319,8 @@ def fit_each(residual: Residual, fit: Any) -> EachJoint:
     change, left, error = np.zeros(len(expected)), fit.fun, rms(fit.fun)
     for _ in range(STEPS):
         step = np.linalg.solve(hessian, jacobian.T @ left / scale + precision * change)
-        parts = split(joint_numbers(fit.x, change - step, owner).clip(low, high), owner)
-        after = residual(parts)
+        own = joint_numbers(fit.x, change - step, owner).clip(low, high)
+        after = residual([own[owner == i] for i in range(len(names))])
         if not rms(after) < error:
             break
         change, left, error = change - step, after, rms(after)
@@ -370,10 +332,6 @@ def fit_each(residual: Residual, fit: Any) -> EachJoint:
 def joint_numbers(common: Array, change: Array, owner: Array) -> Array:
     """The numbers of all joints, from the common ones, changes of these, and of each."""
     return (common + change[: len(common)])[owner] + change[len(common) :]
-
-
-def split(numbers: Array, owner: Array) -> list[Array]:
-    return [numbers[owner == i] for i in range(owner[-1] + 1)]
 
 
 def likeliest(jacobian: Array, errors: Array, expected: Array) -> tuple[Array, Array, float]:
@@ -394,8 +352,7 @@ def likeliest(jacobian: Array, errors: Array, expected: Array) -> tuple[Array, A
 def evidence(normal: Array, gradient: Array, precision: Array) -> float:
     """The logarithm of the probability of what was measured, of linear errors and Gaussian priors.
 
-    Args:
-        normal, gradient: JᵀJ and Jᵀr of the errors; precision: of each number's prior, or 0.
+    normal, gradient: JᵀJ and Jᵀr of the errors; precision: of each number's prior, or 0.
     """
     hessian = normal + np.diag(precision)
     gain = gradient @ np.linalg.solve(hessian, gradient)
@@ -411,17 +368,15 @@ def without(model: mujoco.MjModel) -> list[str]:
     return [
         name
         for name, fields in FACTORS.items()
-        if not any(getattr(model, x)[..., slice(None) if c is None else c].any() for x, c in fields)
+        if not any(getattr(model, field)[..., column].any() for field, column in fields)
     ]
 
 
 def dependent_pairs(jacobian: Array, names: list[str]) -> list[tuple[str, str]]:
     """Pairs of columns that are nearly parallel, by the smaller of their two singular values."""
     columns = jacobian / np.linalg.norm(jacobian, axis=0).clip(1e-12)
-    pairs = combinations(range(len(names)), 2)
-    small = [
-        (i, j)
-        for i, j in pairs
+    return [
+        (names[i], names[j])
+        for i, j in combinations(range(len(names)), 2)
         if np.linalg.svd(columns[:, [i, j]], compute_uv=False)[-1] < DEPENDENT
     ]
-    return [(names[i], names[j]) for i, j in small]

@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.config import validate
-from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core import errors
 from gpusim_rl.core.arguments import parse, show_usage, whole_number
 from gpusim_rl.core.streams import torch_threads
@@ -87,8 +86,7 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
             options = {"joints": estimates, "trained": trained, "robots": robots, "seed": seed}
             beyond, drawn = of_walk(log, file, policy, **options)
             estimates |= {name: walk.within(x, drawn[name]) for name, x in beyond.items()}
-            lines = [outside(name, x, drawn[name]) for name, x in beyond.items()]
-            lines = [line for line in lines if line]
+            lines = outside(beyond, drawn)
         else:
             fit = hang.identify(motion(log, file), file)
             estimates, lines = estimates | fit.estimates, fit.lines()
@@ -100,8 +98,7 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
         out.write_text(as_yaml(out.stem, estimates, sources, drift.mass(robot) if robot else 0.0))
         print(f"wrote {out}: train.py ranges={out.stem}")
     if against:
-        newest = sources[-1]
-        labels = {"robot": Path(newest.file).stem, "policy": newest.digest[:SHORT]}
+        labels = {"robot": Path(sources[-1].file).stem, "policy": sources[-1].digest[:SHORT]}
         comparisons = drift.compare(estimates | beyond, against, robot)
         tell_drift(*comparisons, values["metrics"], labels)
 
@@ -153,22 +150,23 @@ def is_walk(log: Recording) -> bool:
     return bool(np.isfinite(log.command).any())
 
 
-def outside(name: str, x: Estimate, drawn: walk.Range) -> str:
-    """A line on an estimate that is beyond what was simulated; empty for others."""
-    if drawn[0] <= x.value <= drawn[1]:
-        return ""
-    low, high = drawn
-    return f"{name} {x.value:.3g} is beyond what was simulated, {low:.3g} to {high:.3g}"
+def outside(estimates: dict[str, Estimate], drawn: dict[str, walk.Range]) -> list[str]:
+    """A line on each estimate that is beyond what was simulated."""
+    rows = [(name, x.value, *drawn[name]) for name, x in estimates.items()]
+    return [
+        f"{name} {x:.3g} is beyond what was simulated, {low:.3g} to {high:.3g}"
+        for name, x, low, high in rows
+        if not low <= x <= high
+    ]
 
 
 def of_walk(
     log: Recording, file: str, policy: Policy, **options: Any
 ) -> tuple[dict[str, Estimate], dict[str, walk.Range]]:
     """What the longest walk of a log tells, and what was drawn to learn it from."""
-    rows, settings = longest_walk(log, file), compose_plain("play", ["mode=gate"])["gate"]
+    rows = longest_walk(log, file)
     readings = {name: x[rows] for name, x in log.readings.items()}
-    arrays = readings, log.targets[rows], log.command[rows]
-    return walk.identify(policy, *arrays, settings, **options)
+    return walk.identify(policy, readings, log.targets[rows], log.command[rows], **options)
 
 
 def motion(log: Recording, file: str) -> hang.Motion:
@@ -177,10 +175,9 @@ def motion(log: Recording, file: str) -> hang.Motion:
     good = np.isfinite(np.hstack([*readings, log.targets])).all(1)
     time = log.time[good]
     late = np.flatnonzero(np.diff(time) > GAP * log.dt)
-    if len(late):
-        raise ValueError(
-            f"{file}: {np.diff(time)[late[0]]:.3g} s without a row after {time[late[0]]:.6g} s"
-        )
+    for t in late[:1]:
+        gap = time[t + 1] - time[t]
+        raise ValueError(f"{file}: {gap:.3g} s without a row after {time[t]:.6g} s")
     if len(time) < 2 or time[-1] - time[0] < 2 * (hang.REST + hang.RISE):
         raise ValueError(f"{file} has {len(time)} rows of a robot that hangs: too few")
     angles, speeds = (x[good] for x in readings)
@@ -209,8 +206,7 @@ def policy_of(log: Recording, file: str, path: str) -> Policy:
 def longest_walk(log: Recording, file: str) -> slice:
     """The longest part of a log in which the policy ran without a restart, up to `LONGEST_WALK_S`.
 
-    Raises:
-        ValueError: the policy never ran.
+    ValueError if it never ran.
     """
     arrays = [log.command, log.targets, *log.readings.values()]
     runs = (log.phase == "run") & (log.gain == 1) & np.isfinite(np.hstack(arrays)).all(1)
@@ -237,9 +233,8 @@ def excite(files: list[str], values: dict[str, str]) -> None:
 def simulate(files: list[str], values: dict[str, str]) -> None:
     """Write the logs of a simulated robot, and print its numbers."""
     if not 2 <= len(files) <= 3:
-        raise ValueError(
-            f"{' '.join(files)}: expected POLICY.onnx, hang.mcap and perhaps walk.mcap"
-        )
+        expected = "POLICY.onnx, hang.mcap and perhaps walk.mcap"
+        raise ValueError(f"{' '.join(files)}: expected {expected}")
     for file in files[1:]:
         validate.writable("log", file, (".mcap",), files[:1])
     policy, seconds = Policy(files[0]), whole_number(values, "seconds", 7)
@@ -247,8 +242,5 @@ def simulate(files: list[str], values: dict[str, str]) -> None:
     numbers = simulated.draw(seed)
     print("  ".join(f"{name} {x:.4g}" for name, x in numbers.items()))
     simulated.write_hanging(Path(files[1]), policy, numbers, seconds, seed)
-    if files[2:]:
-        settings: Any = compose_plain("play", ["mode=gate"])["gate"]
-        stood = simulated.write_walking(Path(files[2]), policy, numbers, settings, seconds, seed)
-        if not stood:
-            errors.warn(f"warning: the robot of {files[2]} fell")
+    if files[2:] and not simulated.write_walking(Path(files[2]), policy, numbers, seconds, seed):
+        errors.warn(f"warning: the robot of {files[2]} fell")

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,7 +85,7 @@ def as_text(title: str, log: Recording, timeline: list[Event], result: TwinResul
     steps = f"{len(log.time)} steps of {log.dt:g} s"
     lines = [f"{title}: {log.description['task']} on {log.description['robot']}, {steps}"]
     lines += [f"{time:8.2f} s  {text}" for time, text in timeline[:MAX_LINES]]
-    if more := len(timeline) - MAX_LINES if len(timeline) > MAX_LINES else 0:
+    if (more := len(timeline) - MAX_LINES) > 0:
         lines.append(f"            and {more} more")
     if result:
         rows = ", ".join(f"{name} {x:.2f}" for name, x in result.by_name.items())
@@ -99,20 +99,15 @@ def as_text(title: str, log: Recording, timeline: list[Event], result: TwinResul
 def warning(result: TwinResult, alarm: float) -> str:
     """The line of a log that is too far from its twins."""
     name, worst = next(iter(result.by_name.items()))
-    return (
-        f"{name} is {worst:.2f} from the twins, more than alarm={alarm:g}: the simulation differs"
-    )
+    line = f"{name} is {worst:.2f} from the twins, more than alarm={alarm:g}"
+    return f"{line}: the simulation differs"
 
 
 def as_dict(log: Recording, timeline: list[Event], result: TwinResult | None) -> dict[str, Any]:
     """The same for a program, with the distance of each window."""
-    description = {
-        "task": log.description["task"],
-        "robot": log.description["robot"],
-        "digest": log.digest,
-    }
-    description |= {"steps": len(log.time), "dt": log.dt, "whole": log.whole}
-    report = description | {"events": [event._asdict() for event in timeline]}
+    report = {key: log.description[key] for key in ("task", "robot")} | {"digest": log.digest}
+    report |= {"steps": len(log.time), "dt": log.dt, "whole": log.whole}
+    report |= {"events": [event._asdict() for event in timeline]}
     if result is None:
         return report
     windows = {"time": (result.time - log.time[0]).tolist()}
@@ -132,9 +127,8 @@ def draw(log: Recording, result: TwinResult | None, alarm: float, path: Path) ->
     description = command_of(log)
     for i, name in enumerate(description["names"] if description else ()):
         command.plot(time, log.command[:, i], label=name)
-    command.set_title(
-        f"command [{', '.join(dict.fromkeys(description['units']))}]" if description else ""
-    )
+    units = ", ".join(dict.fromkeys(description["units"])) if description else ""
+    command.set_title(f"command [{units}]" if description else "")
     age.plot(time, 1e3 * log.age, color="gray")
     wrong = np.flatnonzero([*map(bool, log.faults)])
     age.plot(time[wrong], 1e3 * log.age[wrong], "r.", label="fault")
@@ -192,10 +186,6 @@ def film(
     for pair, joint_pos in zip(pairs, log.readings["joint_pos"][result.steps], strict=True):
         last = np.where(np.isfinite(joint_pos), joint_pos, last)
         pair[0, columns] = last
-
-    def frames() -> Iterator[tuple[float, Array]]:
-        yield from zip(time.tolist(), pairs, strict=True)
-
     description = command_of(log)
 
     def command(t: float) -> Array:
@@ -207,7 +197,7 @@ def film(
         contextlib.closing(Camera(model, height, width // 2, view)) as camera,
         open_video(path, FPS) as video,
     ):
-        images = sampled(frames(), FPS)
+        images = sampled(zip(time.tolist(), pairs, strict=True), FPS)
         for _ in counted(count, f"filming {path}"):
             t, pair = next(images)
             video.append_data(caption.write(np.hstack([camera(x) for x in pair]), t, None))

@@ -8,7 +8,8 @@ import torch
 from gpusim_rl.deploy.onboard.log import Log
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.robot import make_robot
-from gpusim_rl.gate.scenarios import Plan, Settings
+from gpusim_rl.gate.scenarios import Plan
+from gpusim_rl.gate.settings import usual_settings
 from gpusim_rl.gate.worlds import late_sim
 from gpusim_rl.identify import hang, walk
 from gpusim_rl.sim.native import Native
@@ -53,27 +54,19 @@ def write_hanging(
 ) -> None:
     """The log of `hanging_motion`."""
     motion, log = hanging_motion(policy, numbers, seconds, seed), Log(path, policy)
-    for time, angles, speeds, target in zip(
-        motion.time, motion.angles, motion.speeds, motion.targets, strict=True
-    ):
-        log(step(time, {"joint_pos": angles, "joint_vel": speeds}, None, target))
+    for t, time in enumerate(motion.time):
+        readings = {"joint_pos": motion.angles[t], "joint_vel": motion.speeds[t]}
+        log(step(time, readings, None, motion.targets[t]))
     log.close()
 
 
 def write_walking(
-    path: Path,
-    policy: Policy,
-    numbers: dict[str, float],
-    settings: Settings,
-    seconds: float,
-    seed: int,
+    path: Path, policy: Policy, numbers: dict[str, float], seconds: float, seed: int
 ) -> bool:
     """The log of a robot that walks, and whether it stood to the end."""
-    command = commands(policy, settings, seconds)
-    ranges = {name: (x, x) for name, x in numbers.items()}
-    _, stood, rows = walk.walks(policy, command, settings, ranges, 1, seed)
-    log = Log(path, policy)
-    targets = rows.pop("targets")
+    command, ranges = commands(policy, seconds), {name: (x, x) for name, x in numbers.items()}
+    _, stood, rows = walk.walks(policy, command, ranges, 1, seed)
+    log, targets = Log(path, policy), rows.pop("targets")
     for t, velocities in enumerate(command):
         readings = {name: x[t, 0] for name, x in rows.items()}
         log(step(t * policy.dt, readings, velocities, targets[t, 0]))
@@ -90,9 +83,9 @@ def step(
     return {"time": time, "age": 0.0} | arrays | facts
 
 
-def commands(policy: Policy, settings: Settings, seconds: float) -> Array:
+def commands(policy: Policy, seconds: float) -> Array:
     """(T, n) commands of a test on the floor: each number of the command, and to stand."""
-    plan = Plan(make_robot(policy), "normal", 1, 1, settings, 0)
+    plan = Plan(make_robot(policy), "normal", 1, 1, usual_settings(), 0)
     axes = np.eye(plan.width)
     shares = [x * axes[0] for x in SHARES]
     shares[2:2] = [0.8 * axis for axis in axes[1:]]

@@ -4,22 +4,25 @@ Twins walk as the policy lets them, so one that began a little apart takes other
 twins are from one another is the unit of the distance between them and the log.
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mujoco
 import numpy as np
 import torch
 
+from gpusim_rl.core import maths
 from gpusim_rl.core.provenance import cores_available
 from gpusim_rl.core.waiting import counted
-from gpusim_rl.deploy.exported import engine_errors, open_onnx
+from gpusim_rl.deploy.exported import file_errors, open_onnx
 from gpusim_rl.deploy.onboard.log import Recording
 from gpusim_rl.deploy.onboard.verdict import digest
 from gpusim_rl.deploy.rest_measurements import NOSLIP
 from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.envs.state import sensor_columns
+from gpusim_rl.gate.robot import safe_state
+from gpusim_rl.gate.scenarios import UP
 from gpusim_rl.robots.free_bodies import free_base
 from gpusim_rl.sim.native import Native
 
@@ -39,20 +42,14 @@ Values = dict[str, Array]
 
 @dataclass(frozen=True)
 class TwinResult:
-    """How far a log is from its twins, window by window. 1 is as far as they are from one another.
+    """How far a log is from its twins in each window. 1 is as far as they are from one another."""
 
-    Attributes:
-        time: (N,) of the guard's clock, when each window begins [s].
-        distances: name of a reading, `targets` or `LAG` → (N,) root mean square over its numbers.
-        fell: how many twins fell; they count up to their last whole window.
-        steps, qpos: (T,) numbers of the control steps, and (T, nq) the first twin's states.
-    """
-
-    time: Array
+    time: Array  # (N,) of the guard's clock, when each window begins [s]
+    # name of a reading, `targets` or `LAG` → (N,) root mean square over its numbers
     distances: Values
-    fell: int
-    steps: Array
-    qpos: Array
+    fell: int  # how many twins fell; they count up to their last whole window
+    steps: Array  # (T,) numbers of the control steps
+    qpos: Array  # (T, nq) the first twin's states
 
     @property
     def by_name(self) -> dict[str, float]:
@@ -70,8 +67,7 @@ class Twins:
     """Robots of a policy's file, side by side, which the policy drives.
 
     Args:
-        policy: a `runtime.Policy`.
-        model: its mujoco.MjModel, whose feet stand still from now on (`NOSLIP`).
+        model: of the file; its feet stand still from now on (`NOSLIP`).
         noise: reading → standard deviation of its noise.
     """
 
@@ -81,21 +77,13 @@ class Twins:
         self.sim = Native(model, TWINS, threads=cores_available())
         self.rng, self.base = np.random.default_rng(0), free_base(model)
         self.substeps = round(policy.dt / model.opt.timestep)
-        data = mujoco.MjData(model)
-        if model.nkey:
-            mujoco.mj_resetDataKeyframe(model, data, 0)
-        self.first = data.qpos.copy()
-        ends = zip(model.sensor_adr, model.sensor_dim, strict=True)
-        sensors = {model.sensor(i).name: slice(x, x + n) for i, (x, n) in enumerate(ends)}
+        self.first = safe_state(model).qpos.copy()
         joints = [model.joint(name) for name in policy.joints]
-        columns = {"joint_pos": [x.qposadr[0] for x in joints]}
-        columns |= {"joint_vel": [x.dofadr[0] for x in joints]}
-        states = {"joint_pos": self.sim.qpos, "joint_vel": self.sim.qvel}
-        self.columns, columns = columns["joint_pos"], sensors | columns
-        self.places = {
-            name: (states.get(name, self.sim.sensordata).numpy(), columns[name])
-            for name in policy.needs
-        }
+        self.columns = [x.qposadr[0] for x in joints]
+        sensors, sensordata = sensor_columns(model).items(), self.sim.sensordata.numpy()
+        self.places: dict[str, tuple[Array, Any]] = {name: (sensordata, x) for name, x in sensors}
+        self.places["joint_pos"] = self.sim.qpos.numpy(), self.columns
+        self.places["joint_vel"] = self.sim.qvel.numpy(), [x.dofadr[0] for x in joints]
 
     def begin(self, joint_pos: Array) -> None:
         """Put all twins into the safe pose, with these joint angles (nu,) but a little apart."""
@@ -114,7 +102,8 @@ class Twins:
         Unless the policy acts, the last targets stay, as those of a guard at a fault.
         """
         values = {}
-        for name, (state, columns) in self.places.items():
+        for name in self.policy.needs:
+            state, columns = self.places[name]
             x = state[:, columns]
             values[name] = x + self.noise[name] * self.rng.normal(size=x.shape)
         if acts:
@@ -129,15 +118,10 @@ class Twins:
         """(TWINS,) whether a free base is tilted by less than 60°."""
         if self.base is None:
             return self.alive
-        place = slice(self.base.qpos.start + 3, self.base.qpos.stop)
-        ups = up_axis(self.sim.qpos.numpy()[:, place])
-        return ups @ up_axis(self.first[place]) > UPRIGHT
-
-
-def up_axis(quaternion: Array) -> Array:
-    """(…, 3) the world's vertical in the axes of a body with a unit quaternion (…, 4)."""
-    w, x, y, z = np.moveaxis(quaternion, -1, 0)
-    return np.stack([2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)], -1)
+        qpos = torch.vstack([torch.from_numpy(self.first)[None], self.sim.qpos])
+        rotation = qpos[:, self.base.qpos][:, 3:]
+        first, *ups = maths.unrotate(rotation, UP.expand(len(rotation), 3)).numpy()
+        return np.stack(ups) @ first > UPRIGHT
 
 
 def add_lag(values: Values) -> Values:
@@ -170,35 +154,22 @@ def noise_of(log: Recording) -> dict[str, float]:
 
 
 def twins_of(log: Recording, path: Path) -> tuple[TwinResult | None, mujoco.MjModel]:
-    """The result of the twins of a policy's file, and their model. None as of `compare`.
+    """The result of the twins of a policy's file, see `compare`, and their model.
 
-    Raises:
-        ValueError: the log is of another file; in one line.
-        OSError: there is no such file.
+    ValueError if the log is of another file.
     """
     policy, model = open_onnx(path)
     if (number := digest(policy.data)) != log.digest:
         says = f"the log is of the controller {log.digest[:12]}, and {path} is {number[:12]}"
         raise ValueError(f"{says}: name the file that the robot ran")
-    with engine_errors(path):
-        return compare(log, policy, model, partial(counted, doing="driving the twins")), model
+    with file_errors(path):
+        return compare(log, policy, model), model
 
 
-def compare(
-    log: Recording,
-    policy: Policy,
-    model: mujoco.MjModel,
-    count: Callable[[int], Iterable[int]] = range,
-) -> TwinResult | None:
-    """Drive the twins through a log, and compare.
+def compare(log: Recording, policy: Policy, model: mujoco.MjModel) -> TwinResult | None:
+    """Drive the twins through a log of this policy, with the model of its file, and compare.
 
     None if the policy ran for less than two windows, or a reading is missing in all of its steps.
-
-    Args:
-        log: of a guard that drove a robot by this policy.
-        policy: a `runtime.Policy` of the same file.
-        model: the model of the file.
-        count: counts the steps.
     """
     runs = np.flatnonzero((log.phase == "run") & (np.cumsum(log.restart) > 0))
     if not len(runs) or missing_readings(log):
@@ -207,7 +178,7 @@ def compare(
     logs = add_lag({**log.readings, "targets": log.targets})
     window, windows, begins = list[Values](), list[Values](), list[int]()
     qpos, waits, fell = np.zeros((len(runs), model.nq)), 1, np.zeros(TWINS, bool)
-    for i in count(len(runs)):
+    for i in counted(len(runs), "driving the twins"):
         t = int(runs[i])
         acts = not log.faults[t]
         if log.restart[t] and acts:

@@ -12,7 +12,8 @@ from gpusim_rl.deploy.rest_measurements import NOSLIP
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.drive import ReadingErrors
 from gpusim_rl.gate.robot import Robot, make_robot
-from gpusim_rl.gate.scenarios import Plan, Settings
+from gpusim_rl.gate.scenarios import Plan
+from gpusim_rl.gate.settings import usual_settings
 from gpusim_rl.gate.worlds import Worlds
 from gpusim_rl.identify.estimates import CERTAIN, Estimate
 from gpusim_rl.identify.hang import FACTORS
@@ -42,7 +43,6 @@ def identify(
     readings: dict[str, Array],
     targets: Array,
     command: Array,
-    settings: Settings,
     *,
     joints: dict[str, Estimate],
     trained: dict[str, Range],
@@ -56,23 +56,18 @@ def identify(
     Args:
         policy: that drove the robot.
         readings: name → (T, width); targets: (T, nu); command: (T, n), as a log has them.
-        settings: the section `gate`, for the noise of readings.
         joints: estimates of a robot that hung, which narrow what is drawn.
         trained: ranges beyond which a robot may have drifted, which widen it.
         robots: that are simulated.
 
-    Raises:
-        ValueError: the policy reads no joints in the order of its targets, the log is short, or
-            hardly a simulated robot walks to its end.
+    ValueError if the policy reads no joints in the order of its targets, the log is short, or
+    hardly a simulated robot walks to its end.
     """
     if policy.reads.get("joint_pos") != policy.joints:
         raise ValueError("identify: this policy reads no joint_pos in the order of its targets")
-    steps = len(targets)
-    if len(blocks(steps, policy.dt)) < 2:
-        raise ValueError(
-            f"the log has {steps * policy.dt:.3g} s of walking: at least {BEGIN + 2 * BLOCK:g} s"
-            " are needed"
-        )
+    if len(blocks(len(targets), policy.dt)) < 2:
+        line = f"the log has {len(targets) * policy.dt:.3g} s of walking"
+        raise ValueError(f"{line}: at least {BEGIN + 2 * BLOCK:g} s are needed")
     names = [name for name in quantities(make_robot(policy)) if name not in joints]
     ranges = DRAWS | {name: around(name, *ends) for name, ends in trained.items()}
     ranges |= {name: x.range for name, x in joints.items() if name in DRAWS}
@@ -80,7 +75,7 @@ def identify(
     row, estimates = features(mine, policy.dt), dict[str, Estimate]()
     for number in range(ROUNDS if names else 0):
         ranges |= {name: narrowed(name, ranges[name], x) for name, x in estimates.items()}
-        truth, stood, simulated = walks(policy, command, settings, ranges, robots, seed + number)
+        truth, stood, simulated = walks(policy, command, ranges, robots, seed + number)
         if stood.sum() < FEWEST_WALKS:
             raise ValueError(f"only {stood.sum()} of {robots} simulated robots walked to the end")
         rows = features(simulated, policy.dt)[stood]
@@ -116,12 +111,7 @@ def quantities(robot: Robot) -> tuple[str, ...]:
 
 
 def walks(
-    policy: Policy,
-    command: Array,
-    settings: Settings,
-    ranges: dict[str, Range],
-    robots: int,
-    seed: int,
+    policy: Policy, command: Array, ranges: dict[str, Range], robots: int, seed: int
 ) -> tuple[dict[str, Array], Array, dict[str, Array]]:
     """Robots with drawn numbers (B,), whether each stood to the end, and what they measured.
 
@@ -130,7 +120,7 @@ def walks(
     rng, steps = np.random.default_rng(seed), len(command)
     robot = make_robot(policy)
     robot.model.opt.noslip_iterations = NOSLIP
-    plan = Plan(robot, "normal", robots, 1, settings, seed)
+    plan = Plan(robot, "normal", robots, 1, usual_settings(), seed)
     truth = {name: rng.uniform(*ends, robots) for name, ends in ranges.items()}
     plan.friction, plan.payload, plan.late = (truth[x] for x in ("friction", "payload", "delay"))
     plan.noise, plan.bias = rng.uniform(0, 1, (2, robots, 1))  # those of the robot are not known
@@ -141,9 +131,8 @@ def walks(
     rows: dict[str, list[Array]] = {name: [] for name in (*policy.needs, "targets")}
     for t in counted(steps, "walking"):
         row = {name: sensing(name, x) for name, x in worlds.readings().items()}
-        worlds.ctrl[:] = row["targets"] = policy.act(
-            dict(row), command[t] if policy.command else None
-        )
+        told = command[t] if policy.command else None
+        worlds.ctrl[:] = row["targets"] = policy.act(dict(row), told)
         stood &= ~(policy.fault | worlds.step(stood) | worlds.fallen(TILT, HEIGHT))
         for name, x in row.items():
             rows[name].append(np.array(x, np.float32))
@@ -154,8 +143,7 @@ def scale(worlds: Worlds, factors: dict[str, Array]) -> None:
     """Scale what each world's joints have by factors (B,), in place."""
     for name, fields in FACTORS.items():
         for field, column in fields if name in factors else ():
-            values = worlds.native.batch.expand(field)
-            values = values if column is None else values[..., column]
+            values = worlds.native.batch.expand(field)[..., column]
             values *= factors[name][:, None]
 
 
@@ -166,17 +154,14 @@ def blocks(steps: int, dt: float) -> list[slice]:
 
 
 def features(x: dict[str, Array], dt: float) -> Array:
-    """(B, n) means and deviations in each block of readings and of the joints' errors.
+    """(B, n) of x, name → (T, B, width): means and deviations in each block of readings and errors.
 
     Also how much the angles' changes resemble those of the targets a few control steps before,
     which a delay shifts.
-
-    Args:
-        x: name → (T, B, width), with `targets` and `joint_pos`.
     """
     targets, angles = x["targets"], x["joint_pos"]
-    parts = {name: value for name, value in x.items() if name not in ("targets", "joint_pos")}
-    parts |= {"error": targets - angles}
+    parts = {**x, "error": targets - angles}
+    del parts["targets"], parts["joint_pos"]
     columns = []
     for rows in blocks(len(targets), dt):
         for value in parts.values():
@@ -202,14 +187,13 @@ def ridge(rows: Array, truth: Array, row: Array) -> Estimate:
     """
     center, size = rows.mean(0), rows.std(0) + 1e-6
     rows, row = (rows - center) / size, (row - center) / size
-    mean, best = truth.mean(), None
+    mean, fits = truth.mean(), []
     gram = rows @ rows.T
     for strength in STRENGTHS:
         inverse = np.linalg.inv(gram + strength * np.eye(len(rows)))
         weights = inverse @ (truth - mean)
         # PRESS: weights over the diagonal are the errors of the rows left out
         error = float(np.sqrt(np.mean((weights / np.diag(inverse)) ** 2)))
-        if best is None or error < best[0]:
-            best = error, float((row @ rows.T @ weights)[0] + mean)
-    assert best
-    return Estimate(best[1], CERTAIN * best[0])
+        fits.append((error, float((row @ rows.T @ weights)[0] + mean)))
+    error, value = min(fits)
+    return Estimate(value, CERTAIN * error)

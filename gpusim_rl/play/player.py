@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpusim_rl.config import resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
-from gpusim_rl.deploy.exported import open_onnx
-from gpusim_rl.play.rollouts import FileRollout, Rollout, RunRollout
+from gpusim_rl.play.rollouts import Rollout, RunRollout
 from gpusim_rl.runs.run import Run
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.window import Command
@@ -21,11 +20,9 @@ Settings = dict[str, Any]  # of conf/play.yaml, as a command line changes them
 
 
 def load_run(run: Run, cfg: Settings) -> tuple["Iteration", Config]:
-    """Load the policy of a run on the CPU.
+    """An iteration of one world with the policy of a run, on the CPU, and the run's configuration.
 
-    Returns:
-        An iteration of one world with the policy, and the run's configuration. checkpoint= names
-        another checkpoint than the last.
+    checkpoint= names another checkpoint than the last.
     """
     from gpusim_rl.runs.checkpoints import load
 
@@ -94,10 +91,7 @@ def check_rough(run: Run, task: "Task", words: str) -> None:
 
 
 def task_on_ground(run: Run, task: "Task", kind: str | None, level: int | None) -> "Task":
-    """The task of a run on one kind or level of its rough ground; None leaves it as it is.
-
-    ValueError if there is none.
-    """
+    """The task of a run on one kind or level of its rough ground, if it has any; None is all."""
     only: dict[str, Any] = {} if level is None else {"level": level}
     words = [f"level={level}"] * len(only)
     if kind is not None:
@@ -121,16 +115,8 @@ def frames_of(rollout: Rollout, command: Command | None, several: bool = False) 
 def run_rollout(run: Run, iteration: "Iteration", config: Config, cfg: Settings) -> RunRollout:
     """Worlds of a run's task in which its policy acts: worlds= of them, or one."""
     task, n = task_on_ground(run, iteration.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
-    from gpusim_rl.assembly.models import (
-        make_picture_model,  # loads torch, after mistakes are answered
-    )
+    from gpusim_rl.assembly.models import make_picture_model  # loads torch, after mistakes
 
-    options: dict[str, Any] = dict(
-        weights=config.task.weights, noise=config.task.noise, seed=cfg["seed"]
-    )
-    return RunRollout(iteration.policy, task, n, **options, picture=make_picture_model(config))
-
-
-def file_rollout(path: Path) -> FileRollout:
-    """A world in which a stranger's policy acts. ValueError, in one line, if it cannot."""
-    return FileRollout(path, *open_onnx(path))
+    options: dict[str, Any] = dict(weights=config.task.weights, noise=config.task.noise)
+    options |= dict(seed=cfg["seed"], picture=make_picture_model(config))
+    return RunRollout(iteration.policy, task, n, **options)

@@ -20,9 +20,7 @@ def record_episodes(cfg: player.Settings) -> Demonstrations:
     """Whole episodes as play.py's configuration asks for them, on the model's own physics.
 
     An exported file acts in the worlds of run=, or else in those of its task as it comes.
-
-    Raises:
-        ValueError: the file is for other robots, or does not tell which action it took.
+    ValueError if it is for other robots, or does not tell which action it took.
     """
     episodes, seed = cfg["episodes"], SEED + cfg["seed"]
     if cfg["run"] or not cfg["onnx"]:
@@ -35,10 +33,8 @@ def record_episodes(cfg: player.Settings) -> Demonstrations:
         config = task_config(policy, cfg)
         iteration = make_iteration(for_playing(config), num_envs=1)
     task = iteration.env.task
-    if (policy.description["task"], model_digest(model)) != (
-        config.task.name,
-        model_digest(task.mjm),
-    ):
+    same_robot = model_digest(model) == model_digest(task.mjm)
+    if policy.description["task"] != config.task.name or not same_robot:
         raise ValueError(f"{path} does not fit task={config.task.name}, or is for another robot")
     env = demonstration_env(config, task, episodes, seed)
     return demonstrate(file_action(path, policy, env), env, config.task.name)
@@ -65,8 +61,7 @@ def summary(demos: Demonstrations) -> str:
 def file_action(path: Path, policy: runtime.Policy, env: Env) -> Act:
     """Acts as an exported file does on the readings of the robots of an Env.
 
-    Raises:
-        ValueError: the robots lack a reading, or the file does not tell which action it took.
+    ValueError if these lack a reading, or the file does not tell which action it took.
     """
     policy.reset(env.num_envs)
     available = env.readings | env.memory

@@ -24,8 +24,7 @@ def read(
 ) -> tuple[dict[str, Any], Config, dict[str, Tensor]]:
     """The report on a failure, its configuration, and its tensors.
 
-    Raises:
-        FileNotFoundError, ValueError: there is no such file, or it is none of ours.
+    FileNotFoundError or ValueError if there is no such file, or it is none of ours.
     """
     if not path.is_file():
         raise FileNotFoundError(f"repro={path}: no such file")
@@ -33,20 +32,16 @@ def read(
         with safe_open(path, framework="pt") as file:
             description = json.loads((file.metadata() or {})["gpusim_rl"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-        sections = {
-            key: description[key] for key in ("task", "robot", "terrain") if key in description
-        }
-        name = str(sections["task"]["name"])
-        description["task_code"] = validate.saved_code(
-            "task", name, description.get("task_code"), task_code
-        )
-        builtin = description["task_code"] is None
+        keys = [x for x in ("task", "robot", "terrain") if x in description]
+        name, saved = str(description["task"]["name"]), description.get("task_code")
+        code = validate.saved_code("task", name, saved, task_code)
+        builtin = code is None
         words = [f"task={validate.check_name('task', name)}"]
         base = compose.build("config", words, builtin)
-        cfg = check_words.merge(base, sections)
+        cfg = check_words.merge(base, {key: description[key] for key in keys})
         for key in ("task", "robot"):
             cfg[key] = find_files(path.parent, key, cfg[key], builtin)
-        config = Config.of(cfg | {"task_code": description["task_code"]})
+        config = Config.of(cfg | {"task_code": code})
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"repro={path} is no failure of a training: {error}") from None
     return description, config, tensors
@@ -55,34 +50,22 @@ def read(
 class FailureReplay:
     """One world as it was before the step that went wrong, its controls held.
 
-    Args:
-        path: the file.
-        task_code: "here" allows a task of the working directory.
-
-    Raises:
-        ValueError: the file does not fit its task.
+    task_code: "here" allows a task of the working directory. ValueError if the file does not fit.
     """
 
     def __init__(self, path: Path, task_code: str | None = None):
         self.description, config, tensors = read(path, task_code)
         with model_must_fit(config):
-            self.task = make_task(config, "cpu")
-            task = self.task
+            self.task = task = make_task(config, "cpu")
             settings: dict[str, Any] = dict(device="cpu", fields=task.fields, threads=1)
-            self.sim = sim = make_actuated(
-                "native",
-                task.physics,
-                1,
-                actuator=task.actuator,
-                **settings,
-            )
-        for name, target in step_tensors(
-            sim, task.fields, "force" in task.randomization.entries
-        ).items():
+            settings |= {"actuator": task.actuator}
+            self.sim = sim = make_actuated("native", task.physics, 1, **settings)
+        pushed = "force" in task.randomization.entries
+        for name, target in step_tensors(sim, task.fields, pushed).items():
             if name not in tensors or tensors[name].shape != target[0].shape:
                 raise ValueError(f"repro={path} does not fit task={config.task.name}: {name}")
             target.copy_(tensors[name][None])
-        if self.task.fields:
+        if task.fields:
             sim.refresh()
 
     def steps(self) -> Iterator[str]:
@@ -97,12 +80,9 @@ class FailureReplay:
             yield f"timestep {i}: max |qpos| {qpos:.4g}  max |qvel| {qvel:.4g}{fault}"
         why, terms = self.description.get("why"), self.description.get("terms")
         why = ", ".join(map(str, why)) if isinstance(why, list) and why else "no fault"
-        terms = (
-            "  ".join(f"{name} {value}" for name, value in terms.items())
-            if isinstance(terms, dict)
-            else ""
-        )
-        yield f"recorded: {why}; reward terms {terms}"
+        values = terms.items() if isinstance(terms, dict) else ()
+        values = "  ".join(f"{name} {value}" for name, value in values)
+        yield f"recorded: {why}; reward terms {values}"
 
     @property
     def model(self) -> mujoco.MjModel:

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpusim_rl.deploy.exported import engine_errors
+from gpusim_rl.deploy.exported import file_errors, open_onnx
 from gpusim_rl.envs.command_columns import Description, place_target
 from gpusim_rl.robots.free_bodies import free_base, robot_joint
 
 if TYPE_CHECKING:
     from mujoco import MjData, MjModel
 
-    from gpusim_rl.deploy import runtime
     from gpusim_rl.envs.state import State
     from gpusim_rl.envs.task import Task
     from gpusim_rl.networks.policy import Policy
@@ -49,9 +48,7 @@ class RunRollout:
     Args:
         policy: acts with its mean action.
         task: as trained. What is stepped is its `evaluation()`.
-        worlds: their number.
         weights, noise: of the run's configuration.
-        seed: of every random number.
         picture: what is shown; the simulated model unless given. `visuals.picture_model` says how
             it may differ.
     """
@@ -130,23 +127,17 @@ class RunRollout:
 
 
 class FileRollout:
-    """An exported policy and the model in its file, which `player.file_rollout` has checked.
-
-    Args:
-        path: of the file, for errors.
-        policy: a `runtime.Policy`.
-        model: a mujoco.MjModel.
-    """
+    """A world in which a stranger's policy acts. ValueError, in one line, if it cannot."""
 
     worlds = 1
 
-    def __init__(self, path: Path, policy: "runtime.Policy", model: "MjModel"):
+    def __init__(self, path: Path):
         import mujoco
 
-        self.path, self.policy, self.model, self.dt = path, policy, model, policy.dt
-        self.description: Description = policy.command or {}
+        self.path, (self.policy, self.model) = path, open_onnx(path)
+        self.dt, self.description = self.policy.dt, self.policy.command or {}
         self.terms, self.measures = dict[str, float](), dict[str, float]()
-        self.data, self.time = mujoco.MjData(model), 0.0
+        self.data, self.time = mujoco.MjData(self.model), 0.0
         self.followed: np.ndarray | None = None
         self.restart()
 
@@ -157,7 +148,7 @@ class FileRollout:
         from gpusim_rl.deploy import runtime
 
         data = self.data
-        with engine_errors(self.path):
+        with file_errors(self.path):
             self.command = command
             data.ctrl[:] = self.policy.act(runtime.readings(self.policy, data), command)
             at = f"{self.path}: after {self.time:.2f} s"
@@ -189,7 +180,7 @@ class FileRollout:
         import mujoco
 
         self.command: np.ndarray | None = None
-        with engine_errors(self.path):
+        with file_errors(self.path):
             mujoco.mj_resetData(self.model, self.data)
             if self.model.nkey:
                 mujoco.mj_resetDataKeyframe(self.model, self.data, 0)

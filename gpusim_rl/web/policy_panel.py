@@ -11,7 +11,7 @@ from gpusim_rl.core import errors
 from gpusim_rl.core.paths import quoted
 from gpusim_rl.deploy import exported
 from gpusim_rl.play import player
-from gpusim_rl.play.rollouts import Rollout, RunRollout
+from gpusim_rl.play.rollouts import FileRollout, Rollout, RunRollout
 from gpusim_rl.robots.free_bodies import free_base
 from gpusim_rl.runs.run import Run, find_run
 from gpusim_rl.web.controls import LAST as LOWEST
@@ -51,7 +51,7 @@ class PolicyPanel:
     def load(self, word: str) -> tuple[Run | None, Iteration | None, Rollout]:
         """The run and the PPO of a policy, None for one of a file, and the worlds it acts in."""
         if exported.is_file(word):
-            return None, None, player.file_rollout(Path(word))
+            return None, None, FileRollout(Path(word))
         run = find_run({"run": word})
         trained, config = player.load_run(run, self.cfg)
         return run, trained, player.run_rollout(run, trained, config, self.cfg)

@@ -20,7 +20,7 @@ from gpusim_rl.core.errors import one_line_errors
 from gpusim_rl.core.files import part_of, write_whole
 from gpusim_rl.deploy import exported, runtime
 from gpusim_rl.deploy.to_onnx import sealed
-from gpusim_rl.play import player
+from gpusim_rl.play.rollouts import FileRollout
 from gpusim_rl.robots.model_files import check_confined, copy_model
 from gpusim_rl.robots.models import compile_mjcf
 from gpusim_rl.runs.checkpoints import load
@@ -424,7 +424,7 @@ def test_hostile_policies(tmp_path, trained):
         path = tmp_path / f"{i}.onnx"
         path.write_bytes(sealed(whole))  # as a stranger does, too
         with pytest.raises(ValueError) as error:
-            player.file_rollout(path)
+            FileRollout(path)
         assert f"{i}.onnx" in str(error.value)
     assert "0.onnx" in refused("play.py", "onnx=0.onnx", "video=x.mp4", cwd=tmp_path)
     onnx.helper.set_model_props(whole, notes)

@@ -38,7 +38,7 @@ from gpusim_rl.commands import play_mode
 from gpusim_rl.config import compose
 from gpusim_rl.deploy import exported
 from gpusim_rl.play import player
-from gpusim_rl.play.rollouts import velocity_of_base
+from gpusim_rl.play.rollouts import FileRollout, velocity_of_base
 from gpusim_rl.runs.run import find_run
 from gpusim_rl.viewer.window import tour
 from gpusim_rl.web import requirements, share
@@ -329,7 +329,7 @@ def test_page_and_film_agree(trained, show, source):
         run = find_run(cfg)
         rollout = player.run_rollout(run, *player.load_run(run, cfg), cfg)
     else:
-        rollout = player.file_rollout(path)
+        rollout = FileRollout(path)
     frames = player.frames_of(rollout, lambda t: np.array(COMMAND))
     for i in range(120):
         web.step()

@@ -45,22 +45,16 @@ def check_file(
 ) -> None:
     """ValueError unless a policy is of this task and robot, and drives servos of its joints.
 
-    Its file must say how the robot stands, and how it lies or that its base is fixed.
-
-    Args:
-        policy: a `Policy` of runtime.py.
-        task, robot: their names; None for any.
-        joints: their names in the order of the targets; None for any.
+    Its file must say how the robot stands, and how it lies or that its base is fixed. None is any
+    task, robot, or joints; these are in the order of the targets.
     """
     if not hasattr(policy, "outputs"):
         kind = type(policy).__name__
         raise ValueError(f"policy is of type {kind}: expected a Policy of runtime.py")
     description, out = policy.description, policy.outputs
     for key, expected in (("task", task), ("robot", robot)):
-        if expected is not None and description.get(key) != expected:
-            raise ValueError(
-                f"the file's {key} is {description.get(key)!r}, not {expected!r}: another file"
-            )
+        if expected is not None and (its := description.get(key)) != expected:
+            raise ValueError(f"the file's {key} is {its!r}, not {expected!r}: another file")
     if isinstance(joints, str) or not isinstance(joints, Iterable | None):
         raise ValueError(f"joints={joints!r}: expected the names of all joints")
     if joints is not None:
@@ -135,9 +129,7 @@ def check_names(policy: Policy) -> None:
 
     A joint's reading has the joints of the targets, each once.
     """
-    lists = [
-        (name, described(policy, name)["units"], width) for name, width in policy.needs.items()
-    ]
+    lists = [(name, described(policy, name)["units"], n) for name, n in policy.needs.items()]
     lists.append(("joints", policy.joints, len({*policy.joints})))
     if policy.command:
         names = policy.command["names"]

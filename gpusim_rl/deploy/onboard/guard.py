@@ -17,21 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from .checks import (
-    Bounds,
-    Policy,
-    Readings,
-    Values,
-    ask,
-    check_file,
-    check_functions,
-    judgement,
-    moving,
-    outside,
-    read,
-    reading_bounds,
-    sound_joints,
-)
+from . import checks
+from .checks import Bounds, Policy, Readings, Values
 from .limits import Limits
 from .rate import late_readings, seconds, wrong_rate
 from .verdict import Json
@@ -112,18 +99,18 @@ class Guard:
         for key in ("margin", "late", "rate", "patience", "speed", "change", "lower"):
             if not 0 < getattr(self, key) < np.inf:
                 raise ValueError(f"{key}={getattr(self, key)!r}: expected a number above 0")
-        check_functions(clock=self.clock, say=self.say, record=self.record or print)
+        checks.check_functions(clock=self.clock, say=self.say, record=self.record or print)
         if not isinstance(self.gate, bool | None):
             raise ValueError(f"gate={self.gate!r}: expected True or False")
-        check_file(self.policy, self.task, self.robot, self.joints)
+        checks.check_file(self.policy, self.task, self.robot, self.joints)
         self.stance = np.array(self.policy.outputs["safe_pose"], float)
         lying = self.policy.description["standing"].get("lying")
         self.lying = None if lying is None else np.array(lying, float)
         self.limits = Limits(self.policy.outputs, self.change, self.speed * self.policy.dt)
-        self.trained, self.anyhow = reading_bounds(self.policy, self.margin)
-        self.moving = moving(self.policy)
+        self.trained, self.anyhow = checks.reading_bounds(self.policy, self.margin)
+        self.moving = checks.moving(self.policy)
         self.reset()
-        for line in judgement(self.policy) if self.gate else ():
+        for line in checks.judgement(self.policy) if self.gate else ():
             self._say(line)
 
     def reset(self) -> None:
@@ -146,26 +133,24 @@ class Guard:
                 self.goals = [self.begin, self.lying]
 
     def act(self, readings: Readings | None, command: Any = None, age: float = 0.0) -> Array:
-        """(nu,) the targets for the next dt seconds.
+        """(nu,) the targets for the next dt seconds; ValueError before anything has moved.
 
         Args:
             readings: as `Policy.act` takes them; None if there are none.
             command: it is cut to the range of training.
             age: time since the readings were measured [s].
-
-        Raises:
-            ValueError: a fault, before anything has moved.
         """
-        values, faults = read(self.policy, readings)
+        values, faults = checks.read(self.policy, readings)
         if self.sent is None and not faults:  # the first targets are these angles
-            faults = outside(self.policy, values, {"joint_pos": self.anyhow["joint_pos"]})
+            faults = checks.outside(self.policy, values, {"joint_pos": self.anyhow["joint_pos"]})
         sound = None if faults else {**values}  # a copy, which may be cut
         phase, runs = self.phase, self.phase == "run"
         restart = runs and self.steps == 0
-        command, cut, wrong = ask(self.policy, command) if runs else (None, [], [])
+        command, cut, wrong = checks.ask(self.policy, command) if runs else (None, [], [])
         self._tell(cut)
         faults += wrong + self._react(late_readings(age, self.policy.dt, self.late))
-        joints = sound_joints(self.policy, sound, bounds := self.trained if runs else self.anyhow)
+        bounds = self.trained if runs else self.anyhow
+        joints = checks.sound_joints(self.policy, sound, bounds)
         for phases, test, borne in LIMITS.values():
             if sound is not None and phase in phases:
                 faults += self._react(test(self, sound, bounds), borne)
@@ -198,10 +183,7 @@ class Guard:
     def _targets(
         self, values: Values | None, command: Array | None, faults: list[str], last: Array
     ) -> Array:
-        """Targets (nu,) of this phase, not yet limited; faults of the policy are added.
-
-        last: those of the last step.
-        """
+        """Targets (nu,) of this phase, not yet limited, or the last; adds faults of the policy."""
         if self.phase in ("stop", "off"):
             return self._lie_down()
         if faults or values is None:
@@ -269,7 +251,7 @@ class Guard:
 
     def _range(self, values: Values, bounds: Bounds) -> list[str]:
         """Lines of readings outside of their range, to which checks=clamp cuts them in place."""
-        lines = outside(self.policy, values, bounds)
+        lines = checks.outside(self.policy, values, bounds)
         if lines and self.checks == "clamp":
             values |= {name: np.clip(values[name], *bounds[name]) for name in bounds}
         return lines

@@ -8,11 +8,7 @@ import numpy as np
 from .checks import Policy, Values, described, label
 
 MOVE = 0.05  # [rad, m] to both sides of the stance
-LARGEST_STANCE_ERROR = {
-    "joint_pos": 0.35,
-    "joint_vel": 0.5,
-    "gyro": 0.3,
-}  # largest distance from the file's stance
+LARGEST_STANCE_ERROR = {"joint_pos": 0.35, "joint_vel": 0.5, "gyro": 0.3}  # from the file's
 MIRRORED = 0.25  # [rad, m] a joint may be near the mirror image of its stance
 NEAR_AXIS = 0.3  # the same of a unit vector
 CLEAR = 0.01  # least tilt, in the file, that tells the legs apart; small ones depend on friction

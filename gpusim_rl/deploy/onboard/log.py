@@ -43,15 +43,10 @@ Array = np.ndarray
 class Log:
     """A file of control steps. Call it with one step, as `Guard` does with its `record`.
 
-    A step is a dictionary, see `Recording`; numbers that are not finite become null.
+    A step is a dictionary, see `Recording`; numbers that are not finite become null. Description,
+    model and digest of a `Policy` of runtime.py are written first.
 
-    Args:
-        path: the file, which must not exist yet.
-        policy: a `Policy` of runtime.py, whose description, model and digest are written first.
-
-    Raises:
-        ValueError: mcap is not installed.
-        OSError: the file exists already, or cannot be written.
+    ValueError if mcap is not installed, OSError if the file exists or cannot be written.
     """
 
     def __init__(self, path: str | Path, policy: Policy):
@@ -69,9 +64,8 @@ class Log:
         values = {"format": str(FORMAT), "digest": digest(policy.data), "about": description}
         values |= {"mjcf": policy.mjcf, "sha256": checksum(description, policy.mjcf)}
         self.writer.add_metadata(NAME, values)
-        kind = self.writer.register_schema(
-            SCHEMA, "jsonschema", json.dumps(schema(policy)).encode()
-        )
+        fields = json.dumps(schema(policy)).encode()
+        kind = self.writer.register_schema(SCHEMA, "jsonschema", fields)
         self.channel = self.writer.register_channel(TOPIC, "json", kind)
         self.writer.flush()
         self.begin, self.first, self.last = time.time_ns(), None, 0.0
@@ -108,14 +102,12 @@ def encode(step: Json) -> bytes:
 
     Written by hand: `json` takes twice as long, which a robot has better use for.
     """
-    readings = ",".join(
-        [f"{quote(name)}:{row(x.tolist())}" for name, x in step["readings"].items()]
-    )
+    rows = [f"{quote(name)}:{row(x.tolist())}" for name, x in step["readings"].items()]
     command = "null" if step["command"] is None else row(step["command"].tolist())
     faults = json.dumps(step["faults"]) if step["faults"] else "[]"
     return (
         f'{{"time":{float(step["time"])!r},"age":{row([step["age"]])[1:-1]},'
-        f'"readings":{{{readings}}},"command":{command},"targets":{row(step["targets"].tolist())},'
+        f'"readings":{{{",".join(rows)}}},"command":{command},"targets":{row(step["targets"].tolist())},'
         f'"gain":{row([step["gain"]])[1:-1]},"phase":"{step["phase"]}",'
         f'"restart":{"true" if step["restart"] else "false"},"faults":{faults}}}'
     ).encode()
@@ -158,36 +150,21 @@ def schema(policy: Policy) -> Json:
 
 @dataclass(frozen=True)
 class Recording:
-    """T control steps of a robot, as its log has them. What was not there is NaN.
+    """T control steps of a robot, as its log has them. What was not there is NaN."""
 
-    Attributes:
-        description: the description of the controller, as docs/policy.schema.json has it.
-        mjcf: the text of its model.
-        digest: SHA-256 of the controller's file without its verdict.
-        whole: whether the log was closed; else its program was killed, or the file is cut.
-        time, age: (T,) of the guard's clock, and of the readings [s].
-        readings: name → (T, width), as the guard read them.
-        command: (T, n) within the range of training; NaN unless the policy ran.
-        targets: (T, nu) that were sent to the servos, in the order of `joints`.
-        gain: (T,) share of kp of the servos.
-        phase: (T,) rise, run, stop or off: of the guard as the step began.
-        restart: (T,) bool, whether an episode of the policy began.
-        faults: what was wrong in each step, one line each.
-    """
-
-    description: Json
-    mjcf: str
-    digest: str
-    whole: bool
-    time: Array
-    age: Array
-    readings: dict[str, Array]
-    command: Array
-    targets: Array
-    gain: Array
-    phase: Array
-    restart: Array
-    faults: list[list[str]]
+    description: Json  # of the controller, as docs/policy.schema.json has it
+    mjcf: str  # the text of its model
+    digest: str  # SHA-256 of the controller's file without its verdict
+    whole: bool  # whether the log was closed; else its program was killed, or the file is cut
+    time: Array  # (T,) of the guard's clock [s]
+    age: Array  # (T,) of the readings [s]
+    readings: dict[str, Array]  # name → (T, width), as the guard read them
+    command: Array  # (T, n) within the range of training; NaN unless the policy ran
+    targets: Array  # (T, nu) that were sent to the servos, in the order of `joints`
+    gain: Array  # (T,) share of kp of the servos
+    phase: Array  # (T,) rise, run, stop or off: of the guard as the step began
+    restart: Array  # (T,) bool, whether an episode of the policy began
+    faults: list[list[str]]  # what was wrong in each step, one line each
 
     @property
     def dt(self) -> float:
@@ -203,9 +180,7 @@ class Recording:
 def read(path: str | Path) -> Recording:
     """The control steps of a log. One whose program was killed is read to its last whole chunk.
 
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: mcap is not installed, or the file is damaged, or no log of ours; in one line.
+    ValueError, in one line, if mcap is not installed, or the file is damaged or no log of ours.
     """
     try:
         from mcap.stream_reader import StreamReader

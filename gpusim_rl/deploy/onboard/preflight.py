@@ -12,20 +12,10 @@ from contextlib import suppress
 
 import numpy as np
 
+from . import joint_response as responses
 from .checks import Readings, Values, check_preflight, read
 from .guard import Guard
-from .joint_response import (
-    MOVE,
-    Answer,
-    Unclear,
-    at_rest,
-    averaged,
-    base_answers,
-    joint_answers,
-    not_mirrored,
-    speeds,
-    upright,
-)
+from .joint_response import MOVE, Answer, Unclear
 from .rate import Rate, wrong_rate
 
 RAMP, HOLD, LAST = 0.1, 0.4, 0.16  # [s] of the way; in all; at the end, which is averaged
@@ -88,7 +78,7 @@ def preflight(
 def stand(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -> None:
     """Go to the stance, and compare the readings with the file's. Raises as `preflight` does."""
     policy, values = guard.policy, step(None)
-    not_mirrored(policy, values["joint_pos"], guard.stance)
+    responses.not_mirrored(policy, values["joint_pos"], guard.stance)
     while guard.phase == "rise":
         values = step(guard.act(values))
     if guard.phase != "run":
@@ -98,7 +88,8 @@ def stand(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -> N
     for wrong in wrong_rate((guard.clock() - begin) / steps, policy.dt, guard.rate):
         raise ValueError(f"preflight: {wrong}")
     end = rest[steps // 2 :]
-    at_rest(policy, {name: np.mean([x[name] for x in end], 0) for name in policy.needs}, hung)
+    means = {name: np.mean([x[name] for x in end], 0) for name in policy.needs}
+    responses.at_rest(policy, means, hung)
 
 
 def move_joints(guard: Guard, step: Callable[[Array | None], Values], hung: bool) -> None:
@@ -110,7 +101,7 @@ def move_joints(guard: Guard, step: Callable[[Array | None], Values], hung: bool
             return move_each(guard, step, hung, answers, joints)
         except ValueError as error:
             if not hung:
-                upright(guard.policy, step(None))
+                responses.upright(guard.policy, step(None))
             if time >= (NOISY if isinstance(error, Unclear) else WRONG):
                 raise
             joints = error.joints if isinstance(error, Unclear) else everyone
@@ -124,28 +115,26 @@ def move_each(
     answers: list[list[Answer]],
     joints: Iterable[int],
 ) -> None:
-    """Move one joint after the other, and compare the mean answers. Raises as `preflight` does.
+    """Move these joints, one after the other, and compare the mean answers. Raises as `preflight`.
 
-    Args:
-        answers: of each joint, from the times before; in place.
-        joints: the places of those that are moved.
+    The answers of each joint, from the times before, grow in place.
     """
     policy = guard.policy
 
     def step_upright(targets: Array) -> Values:
         values = step(targets)
         if not hung:
-            upright(policy, values)
+            responses.upright(policy, values)
         return values
 
     for i in joints:
         first = 1 if len(answers[i]) % 2 else -1
         answers[i].append(moved(policy.dt, guard.stance, i, step_upright, first))
-        joint_answers(policy, i, averaged(answers[i]), guard.late, hung)
-    means = [averaged(joint) for joint in answers]
+        responses.joint_answers(policy, i, responses.averaged(answers[i]), guard.late, hung)
+    means = [responses.averaged(joint) for joint in answers]
     if not hung:
-        base_answers(policy, means)
-    speeds(policy.joints, means)
+        responses.base_answers(policy, means)
+    responses.speeds(policy.joints, means)
 
 
 def moved(
@@ -153,10 +142,7 @@ def moved(
 ) -> Answer:
     """How a robot answers as joint i goes down, up and down again; up first if `first` is 1.
 
-    Args:
-        dt: control period [s].
-        stance: (nu,) the targets of the other joints.
-        step: targets → readings after a control step.
+    The others stay in the stance (nu,); `step` gives the readings after a control step of dt [s].
     """
     hold, last, ramp = (max(2, round(seconds / dt)) for seconds in (HOLD, LAST, RAMP))
     path, unit = np.minimum(1, np.arange(1, hold + 1) / ramp), np.arange(len(stance)) == i

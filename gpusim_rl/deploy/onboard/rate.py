@@ -44,12 +44,9 @@ def seconds(value: Any) -> float:
 
 
 def late_readings(age: object, dt: float, steps: float) -> list[str]:
-    """The fault of readings that are late or of the future; an age that is no number is late, too.
+    """The fault of readings that are older than some control steps of dt [s], or of the future.
 
-    Args:
-        age: time since they were measured [s].
-        dt: control period [s]; two clocks may differ by that.
-        steps: greatest age [control steps].
+    An age [s] that is no number is late, too. Two clocks may differ by dt.
     """
     age = seconds(age)
     far = "less than 0: do the clocks differ?" if age < -dt else f"more than {steps * dt:.3g} s"
