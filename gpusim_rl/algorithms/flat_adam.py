@@ -184,13 +184,14 @@ class FlatAdam:
         self._squares = torch.zeros(sum(chunks), device=self.device)
         self._factors = torch.zeros(3, len(chunks), device=self.device)
         self._stats = torch.zeros((), device=self.device)
-        record, bad = partial(launch, device=self.device, record=True), self.bad.view(1)
+        record, bad = partial(launch, record=True), self.bad.view(1)
         inputs = [self._squares, self._firsts, self.share, self._stats.view(1), self.max_norm]
         self._measure = record(measure, 1, inputs, [self.norms, self._divisors, bad])
         inputs = [bad, rates, self._divisors]
         self._advance = record(advance, len(self.rates), inputs, [steps, self._factors])
         if self._kernels:
-            self._sum = record(square_sums, sum(chunks), [grads], [self._squares], block=BLOCK)
+            tiles = {"block": BLOCK, "tiles": True}
+            self._sum = record(square_sums, sum(chunks), [grads], [self._squares], **tiles)
             inputs = [bad, self._groups, self._factors]
             self._adam = record(adam, len(grads), inputs, [grads, means, squares, weights])
 

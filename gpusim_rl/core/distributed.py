@@ -57,9 +57,8 @@ class ProcessGroup:
     @classmethod
     def from_environment(cls) -> "ProcessGroup":
         """The group that torchrun describes in the environment; a single process without it."""
-        names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-        names |= {"TORCHELASTIC_RESTART_COUNT": "0"}
-        return cls(*(int(os.environ.get(name, default)) for name, default in names.items()))
+        first = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "TORCHELASTIC_RESTART_COUNT": 0}
+        return cls(*(int(os.environ.get(name, x)) for name, x in first.items()))
 
     # Why: docs/decisions/processes.md
     def join(self, device: str) -> str:

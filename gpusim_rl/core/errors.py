@@ -33,9 +33,8 @@ def warn_once(line: str) -> None:
 def exit_with_error(message: str, code: int = 2) -> NoReturn:
     """Say what is wrong in one line on stderr and exit: with 2 for a mistake of the user's."""
     line = printable(" ".join(message.split()))
-    print(
-        f"error: {line if len(line) < 1000 else f'{line[:500]} … {line[-400:]}'}", file=sys.stderr
-    )
+    line = line if len(line) < 1000 else f"{line[:500]} … {line[-400:]}"
+    print(f"error: {line}", file=sys.stderr)
     raise SystemExit(code)
 
 
@@ -65,10 +64,7 @@ def silence_mujoco() -> None:
 
 @contextmanager
 def one_line_errors(code: int = 2):
-    """Turn what a user can get wrong (ValueError, OSError) into one line.
-
-    It is meant for code that builds, not for code that runs.
-    """
+    """Turn what a user can get wrong (ValueError, OSError) into one line, in code that builds."""
     try:
         yield
     except (ValueError, OSError) as error:

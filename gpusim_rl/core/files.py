@@ -32,10 +32,7 @@ def remove_parts(folder: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash, finds all of it or the one before.
-
-    OSError, which names the file, if it cannot be written.
-    """
+    """Write a file so that a reader, or a crash, finds all of it or the one before; or OSError."""
     part = part_of(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
@@ -76,12 +73,7 @@ def new_directory(path: Path) -> Path:
 
 
 def read_whole(path: Path, largest: int) -> bytes:
-    """The bytes of a regular file.
-
-    Raises:
-        ValueError: it is no regular file, or has more than `largest` bytes.
-        OSError: it cannot be read.
-    """
+    """The bytes of a regular file; ValueError if it is none, or has more than `largest` bytes."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NONBLOCK)  # else a pipe would wait for its writer

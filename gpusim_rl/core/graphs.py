@@ -47,7 +47,6 @@ class Graph:
     ):
         one_stream(device)
         self.fn, self.device = fn, torch.device(device)
-        self.name = getattr(fn, "__qualname__", repr(fn))
         self.graph: Callable[[], Any] | None = None
         self.calls, self.key = 0, ()
         _ALL.add(self)
@@ -77,10 +76,9 @@ class Graph:
                 # Ending a capture that broke raises too: the first error is the cause.
                 while error.__context__:
                     error = error.__context__
+                name = getattr(self.fn, "__qualname__", repr(self.fn))
                 self.reason = " ".join(str(error).split()) or type(error).__name__
-                print(
-                    f"{self.name} runs without a graph: {self.reason}", file=sys.stderr, flush=True
-                )
+                print(f"{name} runs without a graph: {self.reason}", file=sys.stderr, flush=True)
                 return self.fn(*args)
         self.graph()
 
@@ -96,11 +94,7 @@ def release_graphs() -> None:
 
 
 def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
-    """A function that replays what fn launches. Now fn is only recorded, and does not run.
-
-    Raises:
-        RuntimeError: fn cannot be recorded.
-    """
+    """A function that replays what fn launches. Now fn is only recorded, and does not run."""
     global _recording
     collects = gc.isenabled()
     gc.disable()  # an object that frees device memory meanwhile would invalidate the capture

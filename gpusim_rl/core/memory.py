@@ -15,10 +15,9 @@ class OutOfMemory(ValueError):
 
 
 def check_free(what: str, size: float, device: torch.device) -> None:
-    """Check that so many bytes are free on the device. Less than 1 GiB is taken for granted.
+    """Raise OutOfMemory, which names what takes them, unless so many bytes are free on the device.
 
-    Raises:
-        OutOfMemory: names what would take them.
+    Less than 1 GiB is taken for granted.
     """
     if size < 2**30:
         return

@@ -101,9 +101,5 @@ def find_asset(name: str) -> Path | None:
     """A model file by its bare name: in the user's tasks/assets or tasks/, then in ours."""
     if not name or Path(name).name != name:
         return None
-    for folder in folders("tasks"):
-        files = [folder / "assets" / name, *sorted(folder.rglob(name))]
-        for file in files:
-            if file.is_file():
-                return file
-    return None
+    places = ([x / "assets" / name, *sorted(x.rglob(name))] for x in folders("tasks"))
+    return next((file for files in places for file in files if file.is_file()), None)

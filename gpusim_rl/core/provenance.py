@@ -33,8 +33,12 @@ def versions() -> dict[str, str]:
 
 
 def record() -> dict[str, str]:
-    """`versions`, the processor, and as `diff` what the checkout has that its commit lacks."""
-    diff = uncommitted()
+    """`versions`, the processor, and as `diff` what the checkout has that its commit lacks.
+
+    That is `git diff`, then the names of new files.
+    """
+    new = "".join(f"new file: {name}\n" for name in git(*NEW).splitlines())
+    diff = f"{git('diff', '--no-ext-diff', 'HEAD')}\n{new}".strip()[:LONGEST_DIFF]
     machine = {"processor": processor(), "cores": str(cores_available())}
     return versions() | machine | ({"diff": diff} if diff else {})
 
@@ -56,12 +60,6 @@ def processor() -> str:
 def commit() -> str:
     """The commit of the checkout that this program runs from, or "unknown"."""
     return git("rev-parse", "HEAD") or "unknown"
-
-
-def uncommitted() -> str:
-    """Changes of the checkout since its commit: `git diff`, then the names of new files."""
-    new = [f"new file: {name}\n" for name in git(*NEW).splitlines()]
-    return (git("diff", "--no-ext-diff", "HEAD") + "\n" + "".join(new)).strip()[:LONGEST_DIFF]
 
 
 def git(*words: str) -> str:

@@ -1,5 +1,6 @@
 """Rows of named columns in one tensor: a rollout, a ring, the samples of an update, a minibatch."""
 
+from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import NamedTuple
@@ -18,11 +19,8 @@ class Column(NamedTuple):
 
     @property
     def storage(self) -> torch.dtype:
-        """The type of the tensor that holds it.
-
-        Truth values lie among the float32 numbers, so that one kernel writes all that a step gives.
-        """
-        # Why: docs/decisions/records.md
+        """The type of the tensor that holds it: truth values lie among the float32 numbers."""
+        # so that one kernel writes all that a step gives. Why: docs/decisions/records.md
         return torch.float32 if self.dtype == torch.bool else self.dtype
 
 
@@ -66,13 +64,8 @@ class Record:
     @classmethod
     def zeros(cls, columns: Columns, *shape: int, device: torch.device) -> "Record":
         """A record (*shape, …) of zeros."""
-        return cls(
-            columns,
-            {
-                dtype: torch.zeros(*shape, width, dtype=dtype, device=device)
-                for dtype, width in widths(columns).items()
-            },
-        )
+        new = partial(torch.zeros, *shape, device=device)
+        return cls(columns, {kind: new(n, dtype=kind) for kind, n in widths(columns).items()})
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("_"):

@@ -55,10 +55,7 @@ def philox_block(
     words_out: wp.array2d[wp.int64],
     units_out: wp.array2d[wp.float32],
 ):
-    """`philox_words` for every world and group of four columns.
-
-    Writes the words, and their exact multiples of 2⁻²⁴ in [0, 1).
-    """
+    """`philox_words` for every world and group of four columns, and multiples of 2⁻²⁴ in [0, 1)."""
     i, g = wp.tid()
     low, high = wp.uint32(step[0]), wp.uint32(step[0] >> wp.int64(32))
     words = philox_words(
@@ -124,10 +121,6 @@ class Rng:
     def draw(self, step: Tensor) -> None:
         """Make the numbers of `step` (0-d int64, on the device) for all streams, in place."""
         self.step.copy_(step + (self.life << 48) if self.life else step)
-        self._fill()
-
-    def _fill(self) -> None:
-        """Run the kernel, on torch's stream."""
         if self._launch:
             self._launch.launch(warp_stream(self.device))
 
@@ -173,19 +166,15 @@ class Rng:
         """
         keys = torch.empty(count, len(self.worlds), n, dtype=torch.int64, device=self.device)
         inputs = [self.worlds, step.view(1), self.seed, stream_id(name)]
-        launch(philox_keys, tuple(keys.shape), inputs, [keys], device=self.device)
+        launch(philox_keys, tuple(keys.shape), inputs, [keys])
         return torch.argsort(keys, dim=2, stable=True)
 
     def _take(self, name: str, width: int) -> tuple[Tensor, Tensor]:
-        """(B, width) of a stream at the current step: int64 words, and float32 in [0, 1).
-
-        The latter are exact multiples of 2⁻²⁴.
-        """
+        """(B, width) of a stream now: int64 words, and float32 multiples of 2⁻²⁴ in [0, 1)."""
         if name not in self._place:
             self._place[name] = (len(self._groups), width)
             self._groups += [(stream_id(name), column) for column in range((width + 3) // 4)]
             self._lay_out()
-            self._fill()
         first, held = self._place[name]
         if width != held:
             raise ValueError(f"noise stream {name!r} has width {held}, asked for {width}")
@@ -193,17 +182,13 @@ class Rng:
         return self._words[:, columns], self._units[:, columns]
 
     def _lay_out(self) -> None:
-        """Allocate the block for the groups there are, and prepare the kernel's launch."""
+        """Allocate the block for the groups there are, prepare the kernel's launch, and run it."""
         shape = len(self.worlds), 4 * len(self._groups)
         self._words = torch.zeros(shape, dtype=torch.int64, device=self.device)
         self._units = torch.zeros(shape, device=self.device)
         groups = torch.tensor(self._groups, dtype=torch.int64, device=self.device).T.contiguous()
-        self._launch = launch(
-            philox_block,
-            (shape[0], len(self._groups)),
-            [self.worlds, self.step, self.seed, *groups],
-            [self._words, self._units],
-            device=self.device,
-            record=True,
-        )
+        inputs, out = [self.worlds, self.step, self.seed, *groups], [self._words, self._units]
+        dim = shape[0], len(self._groups)
+        self._launch = launch(philox_block, dim, inputs, out, record=True)
+        self._launch.launch(warp_stream(self.device))
         self._group_numbers = groups  # the launch holds addresses alone

@@ -77,10 +77,9 @@ def layout(state: dict[str, Tensor]) -> Layout:
 
 
 def check_layout(state: dict[str, Tensor], expected: Layout, where: str) -> None:
-    """Compare a state with the layout of a run. Runs no tensor operation.
+    """ValueError that names the first tensor that is missing, too many, or of another kind.
 
-    Raises:
-        ValueError: names the first tensor that is missing, too many, or of another shape or type.
+    Runs no tensor operation.
     """
     actual = layout(state)
     for name in sorted(expected.keys() | actual.keys()):

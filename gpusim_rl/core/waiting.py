@@ -23,10 +23,7 @@ def clock(seconds: float) -> str:
 def counted(steps: int, doing: str, say: Say = print_now) -> Iterator[int]:
     """The numbers of the steps, while a bar or lines tell how many are done.
 
-    Args:
-        steps: how many there are.
-        doing: what is done, such as "evaluating".
-        say: takes the lines where there is no terminal.
+    doing: such as "evaluating". say: takes the lines where there is no terminal.
     """
     if sys.stdout.isatty():
         from rich.markup import escape
@@ -45,10 +42,7 @@ def counted(steps: int, doing: str, say: Say = print_now) -> Iterator[int]:
 
 @contextmanager
 def waiting(doing: str, say: Say = print_now) -> Iterator[None]:
-    """Say that work of unknown length goes on, and for how long by now.
-
-    The arguments are those of `counted`.
-    """
+    """Say that work of unknown length goes on, and for how long. Arguments are as of `counted`."""
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.markup import escape

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.states import Rows, separate
-from gpusim_rl.core.streams import start_warp, warp_device, warp_stream
+from gpusim_rl.core.streams import launch, start_warp, warp_stream
 from gpusim_rl.fuse.operators import OPERATORS
 from gpusim_rl.fuse.second_run import SecondRun
 from gpusim_rl.fuse.source import MODULE, Store, write_body
@@ -53,12 +53,9 @@ class Place(NamedTuple):
 
     def blank(self, worlds: int) -> "Place":
         """Another place like it, of zeros."""
-        if self.row is None:
-            return Place(
-                self.tensor.new_zeros(worlds, *self.tensor.shape[1:]), None, self.mask_name
-            )
-        tensor = self.tensor.new_zeros(1, worlds, *self.tensor.shape[2:])
-        return Place(tensor, torch.zeros_like(self.row), self.mask_name)
+        lead, row = ((), None) if self.row is None else ((1,), torch.zeros_like(self.row))
+        tensor = self.tensor.new_zeros(*lead, worlds, *self.tensor.shape[len(lead) + 1 :])
+        return Place(tensor, row, self.mask_name)
 
     def write(self, value: Tensor, results: Rows) -> None:
         """Write a result with torch. In place."""
@@ -90,9 +87,8 @@ class Eager:
 
     @torch.no_grad()
     def __call__(self) -> None:
-        results = self.function(self.rows)
         # what a result shares with a row is read before the row is written
-        results = separate(results, self.rows)
+        results = separate(self.function(self.rows), self.rows)
         for name, place in self.places.items():
             place.write(results[name], results)
 
@@ -200,16 +196,7 @@ class Kernel(Eager):
         flat += [x.view(1) if x.ndim == 0 else x for x in self.constants.values()]
         flat += [place.row for place in places.values() if place.row is not None]
         out = [side_by_side(place.view(worlds)) for place in places.values()]
-        launch = wp.launch(
-            self.kernel,
-            dim=worlds,
-            inputs=[wp.from_torch(x.detach()) for x in flat],
-            outputs=[wp.from_torch(x) for x in out],
-            device=warp_device(self.device),
-            block_dim=BLOCK,
-            record_cmd=True,
-        )
-        return launch, (flat, out)
+        return launch(self.kernel, worlds, flat, out, block=BLOCK, record=True), (flat, out)
 
     def __call__(self) -> None:
         if any(x._version != version for x, version in self.indices):
@@ -245,8 +232,8 @@ class Kernel(Eager):
         """The results of other rows, of any number of worlds; zero where a guard is false."""
         worlds = len(next(iter(rows.values())))
         places = {key: place.blank(worlds) for key, place in self.places.items()}
-        launch, _alive = self._bind(rows, places)
-        launch.launch(warp_stream(self.device))
+        run, _alive = self._bind(rows, places)
+        run.launch(warp_stream(self.device))
         return {key: place.now() for key, place in places.items()}
 
 

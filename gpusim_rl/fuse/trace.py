@@ -219,6 +219,12 @@ class Tracer(FunctionRun):
         # on the host, while the code is written
         return x.tolist()  # pyright: ignore[reportUnknownVariableType]
 
+    def converted(self, x: Cells, kind: str) -> Cells:
+        """Cells of another kind."""
+        if x.kind == kind:
+            return x
+        return Cells(each(lambda name: self.cast(name, x.kind, kind), x.names), x.worlds, kind)
+
     def loads(self, names: Iterable[str]) -> set[str]:
         """The entries of rows and constants that names are made of."""
         expressions, waiting = dict(self.lines), [*names]
@@ -256,7 +262,7 @@ class Tracer(FunctionRun):
             self._attempt(name, inputs, write)
             return result
         cells = self._attempt(name, inputs, lambda: self.operators[name](self, call))
-        for x, made in zip(tree_leaves(result), tree_leaves_of_cells(cells), strict=True):
+        for x, made in zip(tree_leaves(result), cells_of(cells), strict=True):
             self._follow(x, made)
         return result
 
@@ -275,9 +281,7 @@ class Tracer(FunctionRun):
         """An operator in place: the names of the target, and of what it is a view of, change."""
         if self._is_constant(x):
             raise UnknownOperator("an operation that writes to a constant")
-        names = value.names
-        if value.kind != target.kind:
-            names = each(lambda x: self.cast(x, value.kind, target.kind), names)
+        names = self.converted(value, target.kind).names
         if value.worlds and not target.worlds:
             raise UnknownOperator("an operation that writes a world's number to a constant")
         target.names[...] = names
@@ -303,13 +307,11 @@ class Tracer(FunctionRun):
         """The names of an operand of this kind, for each element of the result."""
         if not isinstance(x, Cells):
             return np.broadcast_to(np.array(literal(x, kind), dtype=object), shape)
-        names = x.names
         if x.worlds and x.ndim != len(shape) + 1:
             raise UnknownOperator("an operation between worlds")
+        names = self.converted(x, kind).names
         if worlds and not x.worlds:
             names = one_for_all(names, len(shape))
-        if x.kind != kind:
-            names = each(lambda name: self.cast(name, x.kind, kind), names)
         return np.broadcast_to(names, shape)
 
     def reduce(self, x: Cells, dims: Any, keep: bool, text: str) -> Cells:
@@ -386,10 +388,5 @@ def each(function: Callable[[str], str], names: np.ndarray) -> np.ndarray:
 
 
 def cells_of(inputs: Any) -> list[Any]:
-    """The cells among arguments, those in lists too."""
+    """The cells among arguments or results, those in lists too."""
     return tree_leaves(inputs, is_leaf=lambda x: isinstance(x, Cells))
-
-
-def tree_leaves_of_cells(cells: Any) -> list[Cells]:
-    """The cells of each tensor that an operator made."""
-    return [cells] if isinstance(cells, Cells) else list(cells)

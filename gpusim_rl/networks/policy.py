@@ -113,7 +113,7 @@ def restarted(memory: Memory, mask: Tensor) -> Memory:
     }
 
 
-class SampleInParts:
+class SampleInParts(nn.Module):
     """A policy whose `sample` has three parts, of which kernels take the first and the last.
 
     `envs.fused_step.PolicyParts` says what they are.
@@ -128,19 +128,14 @@ class SampleInParts:
         head, memory = self.compute(self.prepare(views), memory)
         return self.choose(head, rng), memory
 
-
-def load_policy(policy: nn.Module, state: dict[str, Tensor], where: str) -> None:
-    """Take the networks `policy/…` from a checkpoint. In place or not at all.
-
-    Raises:
-        ValueError: they do not fit. `where` says what the checkpoint was read from.
-    """
-    networks = {name[7:]: value for name, value in state.items() if name.startswith("policy/")}
-    check_layout(networks, layout(policy.state_dict()), where)
-    policy.load_state_dict(networks)
+    def load(self, state: dict[str, Tensor], where: str) -> None:
+        """As `Policy` has it: take the networks `policy/…` from a checkpoint."""
+        networks = {name[7:]: value for name, value in state.items() if name.startswith("policy/")}
+        check_layout(networks, layout(self.state_dict()), where)
+        self.load_state_dict(networks)
 
 
-class ActorCritic(SampleInParts, nn.Module):
+class ActorCritic(SampleInParts):
     """A Gaussian actor with a state-independent standard deviation, and a critic that sees more.
 
     Args:
@@ -335,10 +330,6 @@ class ActorCritic(SampleInParts, nn.Module):
         if self.symmetry == "net" and self.action_mirror:
             grad = gradients[self.log_std]
             grad.copy_(self.action_mirror.symmetrized_magnitudes(grad))
-
-    def load(self, state: dict[str, Tensor], where: str) -> None:
-        """As `Policy` has it: take the networks from a checkpoint, in place or not at all."""
-        load_policy(self, state, where)
 
     def _run(self, net: Any, x: Tensor, *memory: Tensor) -> Any:
         """net(x, …), or another function, with the precision that `amp` says: of the type of x."""

@@ -14,7 +14,7 @@ from gpusim_rl.core.symmetry import Flip, MirrorModule, ViewMirrors, concatenate
 from gpusim_rl.networks.encoders import HiddenLayers
 from gpusim_rl.networks.ensembles import Ensemble, SymmetricEnsemble
 from gpusim_rl.networks.normalizer import Normalizer
-from gpusim_rl.networks.policy import Actor, Memory, SampleInParts, Views, load_policy
+from gpusim_rl.networks.policy import Actor, Memory, SampleInParts, Views
 from gpusim_rl.networks.symmetric import EvenOddSplit
 
 CRITICS = 2  # the smaller value of two is less of an overestimate (arXiv:1802.09477)
@@ -45,7 +45,7 @@ class Squashed(nn.Module):
         return self.bound * torch.tanh(self.heads(x)[0])
 
 
-class SoftActorCritic(SampleInParts, nn.Module):
+class SoftActorCritic(SampleInParts):
     """A Gaussian actor whose actions are squashed to ±bound, and critics of state and action.
 
     Args:
@@ -132,10 +132,6 @@ class SoftActorCritic(SampleInParts, nn.Module):
         """Add the observations (n, ·) of both networks where valid (n,) is true. In place."""
         self.actor.normalizer.update(views[0], valid, group)
         self.critic_normalizer.update(views[1], valid, group)
-
-    def load(self, state: dict[str, Tensor], where: str) -> None:
-        """As `Policy` has it: take the networks from a checkpoint, in place or not at all."""
-        load_policy(self, state, where)
 
 
 def squashed_log_prob(free: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:

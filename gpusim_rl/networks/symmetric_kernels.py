@@ -140,7 +140,7 @@ def combined(pairs: Any, even: Tensor, odd: Tensor, width: int) -> tuple[Tensor,
     n, m = len(even), len(pairs.first)
     out = even.new_empty(n, width), even.new_empty(n, m - width)
     tables = [pairs.first, pairs.second, pairs.scales]
-    launch(combine, (n, m), [even, odd, *tables], [*out], device=even.device)
+    launch(combine, (n, m), [even, odd, *tables], [*out])
     return out
 
 
@@ -170,7 +170,7 @@ class SymmetricForward(torch.autograd.Function):
                 a, b = (part @ layer.weight.t() for part, layer in zip(parts, (p, q), strict=True))
             ctx.layers.append((parts, a, b))
             parts = x.new_empty(2, *a.shape)
-            launch(pair, tuple(a.shape), [net.kind, a, b, p.bias], [parts], device=x.device)
+            launch(pair, tuple(a.shape), [net.kind, a, b, p.bias], [parts])
         ctx.parts = parts
         layers = zip(net.last, parts, strict=True)
         even, odd = (layer(part) if layer else part[:, :0] for layer, part in layers)
@@ -195,7 +195,7 @@ class SymmetricForward(torch.autograd.Function):
             parts, a, b = ctx.layers[i]
             inputs = [net.kind, a, b, p.bias, slopes]
             by_product = a.new_empty(2, *a.shape)
-            launch(pair_gradient, tuple(a.shape), inputs, [by_product], device=a.device)
+            launch(pair_gradient, tuple(a.shape), inputs, [by_product])
             if i:
                 grads[p.weight], grads[q.weight] = tall_products(by_product, parts)
                 grads[p.bias] = by_product[0].sum(0)

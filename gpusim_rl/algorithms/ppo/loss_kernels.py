@@ -265,7 +265,7 @@ class FusedLoss:
         names = "clip_coef", "clip_value", "ent_coef"
         self.numbers = {name: as_array(getattr(cfg, name), device) for name in names}
         clip_coef, clip_value, ent_coef = self.numbers.values()
-        record = partial(launch, device=device, record=True)
+        record = partial(launch, record=True)
         self._prepare = record(prepare, 1, [log_std, min_std], [scale, offset])
         inputs = [self.mean, self.value, samples(batch), scale, offset, clip_coef, clip_value]
         outputs = [self.terms, self.grad_mean, self.grad_value]

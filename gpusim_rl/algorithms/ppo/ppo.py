@@ -85,8 +85,7 @@ class PPO:
         self.losses = self.fused.stats if self.fused else self.stats[:-2].clone()
         names = "target_kl", "lr_min", "lr_max", "lr_factor", "max_std"
         self.numbers = {name: as_array(getattr(cfg, name), spec.device) for name in names}
-        self._adapt = self._record_adapt()
-        self._limit_std = self._record_limit_std()
+        self._adapt, self._limit_std = self._record_launches()
         self._pack_samples = spec.capture(self.pack_samples)
         self._minibatch = spec.capture(self.minibatch)
         self._update_normalizers = spec.capture(self.update_normalizers)
@@ -102,21 +101,16 @@ class PPO:
         places["share"] = optimizer.share
         return FusedLoss(self.policy, batch, self.cfg, **places, **self.loss_args)
 
-    def _record_adapt(self) -> Any:
-        """The launch that follows each minibatch's gradients."""
-        optimizer, device = self.optimizer, self.spec.device
-        target_kl, *rates, _ = self.numbers.values()
-        inputs = [self.losses, optimizer.norms, optimizer.bad.view(1), target_kl]
-        inputs += [*rates, float(self.minibatches.count)]
-        rate = optimizer.rates["actor"].view(1)
-        outputs = [rate, self.stats, self.skips[:BAD]]
-        return launch(adapt, 1, inputs, outputs, device=device, record=True)
-
-    def _record_limit_std(self) -> Any:
-        """The launch that ends each update."""
-        log_std, device = self.policy.log_std.detach(), self.spec.device
-        inputs = [self.numbers["max_std"], float(self.policy.min_std)]
-        return launch(limit_std, len(log_std), inputs, [log_std], device=device, record=True)
+    def _record_launches(self) -> tuple[Any, Any]:
+        """The launch that follows each minibatch's gradients, and the one that ends each update."""
+        optimizer, log_std = self.optimizer, self.policy.log_std.detach()
+        *numbers, max_std = self.numbers.values()
+        inputs = [self.losses, optimizer.norms, optimizer.bad.view(1), *numbers]
+        inputs += [float(self.minibatches.count)]
+        outputs = [optimizer.rates["actor"].view(1), self.stats, self.skips[:BAD]]
+        after = launch(adapt, 1, inputs, outputs, record=True)
+        inputs = [max_std, float(self.policy.min_std)]
+        return after, launch(limit_std, len(log_std), inputs, [log_std], record=True)
 
     def update(self, record: Record) -> None:
         """Returns, all epochs over the rollout, then the normalizers. In place."""
