@@ -47,7 +47,7 @@ class Attention(nn.Module):
         self.position.data[0, -2] = RECENCY_LOGIT
 
     def blank(self, worlds: int) -> Tensor:
-        """h (worlds, K - 1, width + 1) as an episode begins: zeros."""
+        """As `Encoder` has it: (worlds, K - 1, width + 1)."""
         return self.position.new_zeros(worlds, self.frames - 1, self.width + 1)
 
     def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:

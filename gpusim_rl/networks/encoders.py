@@ -27,12 +27,9 @@ class Encoder(Protocol):
 
     Its memory h has a row for each of B worlds, of any shape (B, …). All zeros are a blank one, so
     that whoever restarts a world needs to know no more.
-
-    Attributes:
-        size: numbers of the features y that the layers are given.
     """
 
-    size: int
+    size: int  # numbers of the features y that the layers are given
 
     def blank(self, worlds: int) -> Tensor:
         """h (worlds, …) as an episode begins: zeros."""
@@ -74,7 +71,7 @@ class GRU(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def blank(self, worlds: int) -> Tensor:
-        """h (worlds, size) as an episode begins: zeros."""
+        """As `Encoder` has it: (worlds, size)."""
         return self.input.bias.new_zeros(worlds, self.size)
 
     def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,11 +100,7 @@ ENCODERS = {"gru": GRU, "attention": Attention}  # by algo.memory
 
 
 class MemoryMLP(nn.Module):
-    """x (B, width) and h (B, …) → y (B, out) and h': an encoder, then a multi-layer perceptron.
-
-    Args:
-        encoder: one of `ENCODERS`; head: layers on its features.
-    """
+    """x (B, width) and h (B, …) → y (B, out) and h': an encoder, then layers on its features."""
 
     encoder: Any
 
@@ -128,20 +121,11 @@ class MemoryMLP(nn.Module):
 
 @dataclass(frozen=True)
 class HiddenLayers:
-    """The hidden layers that several networks have alike.
+    """The hidden layers that several networks have alike; ValueError if none can be so."""
 
-    Args:
-        widths: of the layers. Where a network commutes with a mirror, both units of a pair count.
-        activation: one of `LAYERS`.
-        generator: of the first weights, of the last layer as well.
-
-    Raises:
-        ValueError: no layer can have such a width or activation.
-    """
-
-    widths: tuple[int, ...]
-    activation: str
-    generator: torch.Generator
+    widths: tuple[int, ...]  # where a network commutes with a mirror, both units of a pair count
+    activation: str  # one of `LAYERS`
+    generator: torch.Generator  # of the first weights, of the last layer as well
 
     def __post_init__(self) -> None:
         WIDTH.check("algo.hidden", self.widths)
@@ -164,9 +148,9 @@ class HiddenLayers:
         orthonormal parts.
         """
         end = len(self.widths)
-        gains = [*[math.sqrt(2)] * end, last]
         halves = [(i > 0) + (i < end) if paired else 0 for i in range(end + 1)]
-        return [gain * math.sqrt(0.5) ** n for gain, n in zip(gains, halves, strict=True)]
+        gains = zip([*[math.sqrt(2)] * end, last], halves, strict=True)
+        return [gain * math.sqrt(0.5) ** n for gain, n in gains]
 
 
 def make_net(

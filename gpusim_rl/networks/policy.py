@@ -57,13 +57,9 @@ class Actor(nn.Module):
 
 
 class Policy(Protocol):
-    """A policy that steps worlds: in training, in an evaluation and when a run is played.
+    """A policy that steps worlds: in training, in an evaluation and when a run is played."""
 
-    Attributes:
-        actor: the module that is exported.
-    """
-
-    actor: Actor
+    actor: Actor  # the module that is exported
 
     @property
     def stored(self) -> Columns:
@@ -75,15 +71,7 @@ class Policy(Protocol):
         ...
 
     def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
-        """An action for each of B worlds, with what a learner stores of it, and the next memory.
-
-        Args:
-            views: the observations (B, no) of the actor and (B, nc) of the critic.
-            memory: as `blank_memory` has it.
-
-        Returns:
-            `action` (B, nu) and the other columns of `stored`; then the memory.
-        """
+        """For B worlds `action` (B, nu) and the other columns of `stored`, and the next memory."""
         ...
 
     def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
@@ -93,8 +81,7 @@ class Policy(Protocol):
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """Take the networks from a checkpoint of any number of worlds. In place or not at all.
 
-        Raises:
-            ValueError: they do not fit. `where` says what the checkpoint was read from.
+        ValueError, which says `where` it was read from, if they do not fit.
         """
         ...
 
@@ -189,7 +176,6 @@ class ActorCritic(SampleInParts):
     def _set_mirrors(
         self, symmetry: str, mirrors: ViewMirrors | None, dims: tuple[int, int, int]
     ) -> None:
-        """Make the modules that mirror observations and actions; None for each without symmetry."""
         self.symmetry, self.mirrors = symmetry, mirrors
         self.obs_mirror = self.critic_mirror = self.action_mirror = None
         if symmetry == "none":
@@ -219,7 +205,7 @@ class ActorCritic(SampleInParts):
         return {"actor": actor, "critic": list(self.critic.parameters())}
 
     def blank_memory(self, worlds: int) -> Memory:
-        """The memory as an episode begins, name → (worlds, …): zeros."""
+        """As `Policy` has it: of both networks."""
         return blank_memory(worlds, actor=self.actor.net, critic=self.critic)
 
     def prepare(self, views: Views) -> dict[str, Tensor]:
@@ -250,10 +236,7 @@ class ActorCritic(SampleInParts):
 
     @torch.no_grad()
     def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """The mean action (B, nu) for observations (B, no) on any device, and the next memory.
-
-        It is what ONNX holds: always in float32.
-        """
+        """As `Policy` has it: the mean action, always in float32."""
         out = self.actor(obs.to(self.log_std.device), memory)
         action, after = out if memory else (out, {})
         return action.to(obs.device), memory | after
@@ -286,7 +269,7 @@ class ActorCritic(SampleInParts):
     def values(
         self, critic_obs: Tensor, memory: Memory, begins: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """V (T, B) of normalized observations (T, B, nc), and the critic's memory after each step.
+        """V (T, B) of normalized observations (T, B, nc), and what the critic remembers after.
 
         The latter is one tensor (T, B, …), or none. `memory` is that before the first step; begins
         (T, B) is 1 where an episode begins.
@@ -320,9 +303,8 @@ class ActorCritic(SampleInParts):
 
     def update_normalizers(self, views: Views, valid: Tensor, group: ProcessGroup = SINGLE) -> None:
         """Add the observations (n, ·) of both networks where valid (n,) is true. In place."""
-        normalizers = self.actor.normalizer, self.critic_normalizer
-        for normalizer, view in zip(normalizers, views, strict=True):
-            normalizer.update(view, valid, group)
+        self.actor.normalizer.update(views[0], valid, group)
+        self.critic_normalizer.update(views[1], valid, group)
 
     @torch.no_grad()
     def symmetrize(self, gradients: dict[nn.Parameter, Tensor]) -> None:

@@ -26,9 +26,7 @@ FIRST_STD = 0.55  # deviations begin at 0.6: actions that hardly differ find no 
 class Squashed(nn.Module):
     """Normalized observation (n, no) → the mean action (n, nu), bound · tanh(mean).
 
-    Args:
-        net: (n, no) → (1, n, 2 nu) means and what the deviations are made of.
-        bound: the largest action.
+    net: (n, no) → (1, n, 2 nu) means and what the deviations are made of.
     """
 
     def __init__(self, net: nn.Module, bound: float):
@@ -91,7 +89,7 @@ class SoftActorCritic(SampleInParts):
 
     @property
     def stored(self) -> Columns:
-        """The action alone, as the worlds took it."""
+        """As `Policy` has it: the action alone, as the worlds took it."""
         return {"action": vector(self.nu)}
 
     def blank_memory(self, worlds: int) -> Memory:
@@ -114,7 +112,7 @@ class SoftActorCritic(SampleInParts):
 
     @torch.no_grad()
     def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """The mean action (B, nu) for observations (B, no) on any device: what ONNX holds."""
+        """As `Policy` has it: the mean action."""
         device = self.critic_normalizer.mean.device
         return self.actor(obs.to(device)).to(obs.device), memory
 
