@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.graphs import PartTimer, capture
-from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
+from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, vector
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
@@ -27,16 +27,12 @@ def step_columns(dims: tuple[int, int, int], policy: Policy) -> Columns:
     - `end_obs` (no,): the actor's observation at the end, without noise.
     """
     no, nc, _ = dims
-    ends = dict(end=vector(nc), reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
-    return dict(obs=vector(no), critic=vector(nc)) | policy.stored | ends | dict(end_obs=vector(no))
+    ends = dict(end=vector(nc), reward=NUMBER) | ENDS | dict(end_obs=vector(no))
+    return dict(obs=vector(no), critic=vector(nc)) | policy.stored | ends
 
 
 def choose_columns(requested: Columns, available: Columns) -> Columns:
-    """The requested columns, in the order in which a step gives them.
-
-    Raises:
-        ValueError: one is not available, or of another shape or type.
-    """
+    """The requested columns, in the order in which a step gives them; ValueError if one is not."""
     for name, column in requested.items():
         if available.get(name) != column:
             choices = ", ".join(f"{key} {x.shape}" for key, x in available.items())

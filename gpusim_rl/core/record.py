@@ -24,8 +24,9 @@ class Column(NamedTuple):
         return torch.float32 if self.dtype == torch.bool else self.dtype
 
 
-NUMBER, FLAG = Column(), Column(dtype=torch.bool)
 Columns = dict[str, Column]
+NUMBER, FLAG = Column(), Column(dtype=torch.bool)
+ENDS: Columns = dict.fromkeys(("terminated", "truncated", "fault"), FLAG)  # how a step ends
 
 
 def vector(width: int) -> Column:

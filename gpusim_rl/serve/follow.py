@@ -9,13 +9,11 @@ ENDING = ".json"
 
 
 def alias_file(registry: str | None, alias: str) -> Path:
-    """The file of an alias, which may not be there yet.
+    """The file of an alias, which may not be there yet; ValueError or FileNotFoundError.
 
     Args:
         registry: its directory; None if `alias` is the file itself.
         alias: `released`, or `quadruped.released` if policies of several names are released.
-
-    ValueError or FileNotFoundError if it is not clear which.
     """
     if registry is None:
         return Path(alias)
@@ -32,11 +30,7 @@ def alias_file(registry: str | None, alias: str) -> Path:
 
 
 class Alias:
-    """An alias that is polled.
-
-    Args:
-        path: its file, JSON with `file`, relative to it, and `sha256`.
-    """
+    """An alias that is polled in its file: JSON with `file`, relative to it, and `sha256`."""
 
     def __init__(self, path: Path):
         self.path, self.text = path, ""

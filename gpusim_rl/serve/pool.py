@@ -19,21 +19,13 @@ Rows = int | Array  # of a session: one, or (n,) numbers of the rows of n robots
 
 
 class Version:
-    """An exported file that is ready to run.
-
-    Args:
-        path: the file.
+    """An exported file that is ready to run; ValueError or FileNotFoundError if it is not.
 
     Attributes:
-        policy: of the file.
-        digest: SHA-256 of the controller, with or without a verdict.
-        name: the first digits of it.
+        digest: SHA-256 of the controller, with or without a verdict; name: its first digits.
         widths: name of each reading, and of the command → its width.
         interface: what a client relies on, by name.
         network: names of the memory that these weights alone understand, such as a GRU's state.
-
-    Raises:
-        ValueError, FileNotFoundError: the file cannot be run, in one line.
     """
 
     def __init__(self, path: Path):
@@ -87,10 +79,7 @@ class Pool:
         return self.size - len(self.free)
 
     def open(self, robots: int | None = None) -> Rows:
-        """The row of a new session, or the rows of one of many robots.
-
-        IndexError if all are taken.
-        """
+        """The row of a new session, or the rows of one of many robots; IndexError without room."""
         taken = [self.free.pop() for _ in range(robots or 1)]
         rows = taken[0] if robots is None else np.array(taken)
         self.restart(rows)
@@ -156,14 +145,12 @@ class Pool:
         differing = [key for key, x in old.interface.items() if new.interface[key] != x]
         if differing:
             raise ValueError(f"version {new.name} has another interface: {', '.join(differing)}")
-        before, after = old.policy.start, new.policy.start
-        alike = [
-            name
-            for name in after
-            if name in before
-            and (after[name].shape, after[name].dtype) == (before[name].shape, before[name].dtype)
-        ]
-        return [name for name in alike if name not in old.network | new.network]
+        before, after = (
+            {name: (x.shape, x.dtype) for name, x in version.policy.start.items()}
+            for version in (old, new)
+        )
+        alike = dict(before.items() & after.items())
+        return [name for name in after if name in alike and name not in old.network | new.network]
 
     # Why: docs/decisions/registry.md
     def swap(self, version: Version) -> None:

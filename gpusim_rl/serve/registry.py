@@ -99,12 +99,10 @@ class Registry:
     """The registry of a directory.
 
     Args:
-        folder: the directory.
-        create: make it if it is not there.
+        create: make it if it is not there, which else is a FileNotFoundError.
         by: who uses it; by default the name of the user.
 
     Raises:
-        FileNotFoundError: there is no registry, and none is to be made.
         ValueError: its database is damaged or lost, or another process has held it for a minute.
     """
 
@@ -164,17 +162,11 @@ class Registry:
     # -- versions ----------------------------------------------------------------------------------
 
     def add(self, policy: "Policy", name: str, lineage: Row, note: str = "") -> Row:
-        """Record a policy as the next version of a name; a controller that it has stays the same.
+        """Record a policy, whose file was checked, as the next version of a name.
 
-        A verdict in the file is not recorded, since it is no signature.
-
-        Args:
-            policy: a `deploy.runtime.Policy`, whose file was checked.
-            name: of the policy, such as the task's.
-            lineage: where it comes from, plain data.
-
-        Raises:
-            ValueError: the file was edited since it was judged, or the name cannot be used.
+        A controller that the name has stays the same. `lineage` is where it comes from, plain data.
+        A verdict in the file is not recorded, since it is no signature. ValueError if the file was
+        edited since it was judged, or the name cannot be used.
         """
         check_name("name", name)
         read_verdict(policy.data)
@@ -267,16 +259,10 @@ class Registry:
     def promote(
         self, name: str, which: int | str, alias: str, why: str = "", evidence: Row | None = None
     ) -> Row:
-        """Point an alias at a version, and return this.
+        """Point an alias at a version, and return this; ValueError if it may not be.
 
         `released` needs that the last judgement, of a gate that ran here, is a pass. It also needs
-        the interface of the version before.
-
-        Args:
-            evidence: what else speaks for it, which the history shows.
-
-        Raises:
-            ValueError: there is no such version, its file is not whole, or it may not be released.
+        the interface of the version before. `evidence` is what else speaks for it.
         """
         check_name("alias", alias)
         if LIKE_A_VERSION.fullmatch(alias):

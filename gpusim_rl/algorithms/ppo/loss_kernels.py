@@ -16,13 +16,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from gpusim_rl.algorithms.ppo.loss import (
-    APPROX_KL,
-    CLIPPED,
-    ENTROPY,
-    POLICY_LOSS,
-    VALUE_LOSS,
-)
+from gpusim_rl.algorithms.ppo.loss import APPROX_KL, CLIPPED, ENTROPY, POLICY_LOSS, VALUE_LOSS
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.maths import LOG_2PI
@@ -50,10 +44,7 @@ class Samples:
 
 @wp.kernel(enable_backward=False)
 def prepare(
-    log_std: wp.array[float],
-    min_std: float,
-    scale: wp.array2d[float],
-    offset: wp.array[float],
+    log_std: wp.array[float], min_std: float, scale: wp.array2d[float], offset: wp.array[float]
 ):
     """Numbers of all samples: rows 1/σ and σ of `scale`, `offset` = Σ (log σ + ½ log 2π)."""
     norm = float(0.0)

@@ -14,7 +14,7 @@ from gpusim_rl.algorithms.ppo.samples import Minibatches, make_samples, sample_c
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, row_bytes
+from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, row_bytes
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import as_array, launch, torch_threads, warp_stream
 from gpusim_rl.networks.distributions import Gaussian
@@ -72,7 +72,8 @@ class PPO:
         auto = "proximal" if spec.older_policy else "none"
         self.correction = auto if cfg.correction == "auto" else cfg.correction
         self.policy = policy = make_policy(spec, cfg)
-        self.columns = rollout_columns(policy)
+        ends = {"end": policy.views["critic"], "reward": NUMBER} | ENDS
+        self.columns = policy.views | policy.stored | ends
         check_memory(spec, cfg, self.columns, policy)
         self.optimizer = FlatAdam(policy.groups(), cfg.learning_rate, cfg.max_grad_norm)
         self.rates = tuple(self.optimizer.rates.values())
@@ -148,11 +149,11 @@ class PPO:
 
     def gradients(self) -> None:
         """Write `losses` (5,) of the minibatch, and its gradients / `optimizer.share`. In place."""
-        policy, optimizer, taken = self.policy, self.optimizer, self.minibatches
+        policy, optimizer = self.policy, self.optimizer
+        batch, memory = self.minibatches.batch, self.minibatches.memory
         if self.fused:
-            self._fused_gradients(self.fused, taken.batch, taken.memory)
+            self._fused_gradients(self.fused, batch, memory)
         else:
-            batch, memory = taken.batch, taken.memory
             objective, losses = self.loss(policy, batch, self.cfg, memory, **self.loss_args)
             self.losses.copy_(losses)
             optimizer.write(torch.autograd.grad(objective, list(optimizer.gradients)))
@@ -208,13 +209,6 @@ class PPO:
         return networks | shared("adam/", self.optimizer.tensors()) | shared("ppo/", sums | rates)
 
 
-def rollout_columns(policy: ActorCritic) -> Columns:
-    """The columns of each step that PPO learns from."""
-    critic = policy.views["critic"]
-    ends = dict(end=critic, reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
-    return policy.views | policy.stored | ends
-
-
 def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) -> Any:
     """The networks that settings describe, of a kind that takes what `ActorCritic` takes.
 
@@ -226,11 +220,7 @@ def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) ->
 
 
 def check_memory(spec: Spec, cfg: Settings, columns: Columns, policy: ActorCritic) -> None:
-    """Check that a rollout and its update fit: record, samples and activations.
-
-    Raises:
-        OutOfMemory: they do not.
-    """
+    """OutOfMemory unless a rollout and its update fit: record, samples and activations."""
     remembered = sum(x.numel() for x in policy.blank_memory(1).values())
     samples = 3 * row_bytes(sample_columns(policy))  # two copies, for a while
     order = 8 * cfg.update_epochs

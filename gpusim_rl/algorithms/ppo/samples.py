@@ -8,7 +8,6 @@ from gpusim_rl.algorithms.returns import end_values, gae, normalize_advantages, 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import NUMBER, Columns, Record, packed
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.symmetry import Flip, ViewMirrors
 from gpusim_rl.networks.policy import ActorCritic
 
 WEIGHT_MAX = 2.0  # of π/μ; why 2: docs/decisions/ppo.md
@@ -27,11 +26,6 @@ def sample_columns(policy: ActorCritic) -> Columns:
     remembers = bool(policy.blank_memory(1))
     numbers = ("advantage", "target", "value", "valid", *["begins"] * remembers)
     return policy.views | policy.stored | dict.fromkeys(numbers, NUMBER)
-
-
-def sample_flips(policy: ActorCritic, mirrors: ViewMirrors) -> dict[str, Flip]:
-    """How the columns of a sample look in a mirror; the others stay as they are."""
-    return mirrors._asdict() | policy.family.flips(mirrors.action)
 
 
 def clear_faults(rollout: Record, policy: ActorCritic) -> None:
@@ -87,16 +81,8 @@ def make_samples(
     if correction == "proximal":
         advantage = advantage * likelihood_ratio(newest, r).clamp(max=WEIGHT_MAX)
         reference = newest
-    return dict(
-        obs=obs,
-        critic=critic,
-        **reference,
-        advantage=advantage,
-        target=value + change,
-        value=value,
-        valid=valid,
-        **begins,
-    )
+    numbers = dict(advantage=advantage, target=value + change, value=value, valid=valid)
+    return dict(obs=obs, critic=critic) | reference | numbers | begins
 
 
 def likelihood_ratio(newest: dict[str, Tensor], rollout: Record) -> Tensor:
@@ -136,18 +122,19 @@ class Minibatches:
         self.num_steps, self.num_envs = shape
         self.epochs, self.num_minibatches = cfg.update_epochs, cfg.num_minibatches
         mirrors = policy.mirrors if policy.symmetry == "augment" else None
-        self.copies = 2 if mirrors else 1
-        self.count = self.epochs * self.num_minibatches
-        self.first, parts = first, cfg.num_minibatches
+        self.copies, parts = 2 if mirrors else 1, cfg.num_minibatches
+        self.first, self.count = first, self.epochs * parts
         what, size = ("num_envs", shape[1]) if first else ("num_steps", shape[0])
         if size % parts:
             raise ValueError(f"algo.num_minibatches={parts} does not divide {what}={size}")
         self.memory = {name: torch.zeros_like(x[: size // parts]) for name, x in first.items()}
-        n = self.num_steps * self.num_envs // self.num_minibatches
-        self.samples = Record.zeros(columns, self.num_minibatches * n, device=device)
+        n = self.num_steps * self.num_envs // parts
+        self.samples = Record.zeros(columns, parts * n, device=device)
         self.batch = Record.zeros(columns, self.copies * n, device=device)
-        flips = sample_flips(policy, mirrors) if mirrors else {}
-        self.mirror = self.batch.mirror(flips).to(device) if flips else None
+        self.mirror = None
+        if mirrors:
+            flips = mirrors._asdict() | policy.family.flips(mirrors.action)
+            self.mirror = self.batch.mirror(flips).to(device)
         self._originals, self._images = self.batch.rows[:n], self.batch.rows[n:]
         self.order = torch.zeros(self.count, n, dtype=torch.int64, device=device)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
@@ -177,22 +164,26 @@ class Minibatches:
         """(count, n) int64: a random order of the samples for each epoch.
 
         Every minibatch has the same number of samples of each world. So it does not matter which
-        process has the world.
+        process has the world. With memory the order is one of whole worlds, T rows of each, time
+        first.
         """
+        name, epochs, parts = "ppo/order", self.epochs, self.num_minibatches
         if self.first:
-            return self._shuffle_worlds(rng, iteration)
-        steps = rng.permutations("ppo/order", iteration, self.epochs, self.num_steps)  # (…, B, T)
+            worlds = draw_worlds(rng, name, iteration, epochs, parts, self.num_envs)
+            steps = torch.arange(self.num_steps, device=worlds.device)[:, None] * self.num_envs
+            return (steps + worlds[:, None]).flatten(1)
+        steps = rng.permutations(name, iteration, epochs, self.num_steps)  # (epochs, B, T)
         rows = steps * self.num_envs + torch.arange(self.num_envs, device=steps.device)[:, None]
-        parts = rows.view(self.epochs, self.num_envs, self.num_minibatches, -1)
-        return parts.transpose(1, 2).reshape(self.count, -1)
+        return rows.view(epochs, self.num_envs, parts, -1).transpose(1, 2).reshape(self.count, -1)
 
-    def _shuffle_worlds(self, rng: Rng, iteration: Tensor) -> Tensor:
-        """(count, n) int64: a random order of whole worlds, T rows of each, time first.
 
-        Of `num_minibatches` neighbors each minibatch has one, on whichever process they are.
-        """
-        parts = self.num_minibatches
-        drawn = rng.permutations("ppo/order", iteration, self.epochs, parts)[:, ::parts]
-        worlds = drawn + torch.arange(0, self.num_envs, parts, device=drawn.device)[:, None]
-        steps = torch.arange(self.num_steps, device=drawn.device)[:, None] * self.num_envs
-        return (steps + worlds.transpose(1, 2).reshape(self.count, 1, -1)).flatten(1)
+def draw_worlds(
+    rng: Rng, name: str, iteration: Tensor, epochs: int, parts: int, worlds: int
+) -> Tensor:
+    """(epochs parts, worlds / parts) int64: a random order of whole worlds for each epoch.
+
+    Of `parts` neighbors each part has one, on whichever process they are.
+    """
+    drawn = rng.permutations(name, iteration, epochs, parts)[:, ::parts]
+    drawn = drawn + torch.arange(0, worlds, parts, device=drawn.device)[:, None]
+    return drawn.transpose(1, 2).reshape(epochs * parts, -1)
