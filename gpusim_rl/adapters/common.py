@@ -20,15 +20,13 @@ TRAINING = (*resume.CHANGEABLE, "threads", "num_steps", "algo", "curriculum")
 def compose_config(
     task: str, num_envs: int | None, overrides: Sequence[str], keys: dict[str, object]
 ) -> Config:
-    """train.py's configuration; ValueError in the same one line for the same
-    mistakes.
+    """train.py's configuration; ValueError in the same one line for the same mistakes.
 
     Args:
-        task: its name, as in task=quadruped.
         num_envs: worlds; None for the task's own number.
         overrides: KEY=VALUE, as on the command line.
         keys: the same as Python values, such as {"seed": 3, "task.history": {"gyro": 3}}; they win
-        over overrides.
+            over overrides.
     """
     if isinstance(overrides, str):
         raise ValueError(

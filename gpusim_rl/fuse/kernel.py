@@ -143,9 +143,8 @@ class Kernel(Eager):
             tracer.rows(self.arguments[key], x)
         with tracer:
             results = self.function(rows)
-        cells = {key: tracer.cells(results[key]) for key in self.places}
-        guards = {place.mask_name for place in self.places.values() if place.mask_name}
-        return cells | {key: tracer.cells(results[key]) for key in guards}
+        guards = [place.mask_name for place in self.places.values() if place.mask_name]
+        return {key: tracer.cells(results[key]) for key in (*self.places, *guards)}
 
     def _write_source(self, tracer: Tracer, results: dict[str, Cells]) -> str:
         """The source of the module: what the results need, and no more."""

@@ -78,13 +78,11 @@ def chart(
 ) -> str:
     """A picture of a metric as a `data:` address; "" if no run has it.
 
-    Args:
-        settings: the trainings.
-        name: of the metric.
-        large: whether it is one of those to look at first.
-        color: of the line of a single setting.
-        mark: a value at the end of the training, such as of the final evaluation.
+    large: whether it is one of those to look at first. color: of the line of a single setting.
+    mark: a value at the end of the training, such as of the final evaluation.
     """
+    from matplotlib.ticker import EngFormatter
+
     points = POINTS if large else FEW_POINTS
     lines = {label: line(runs, name, points) for label, runs in settings.items()}
     if not any(lines.values()):
@@ -102,16 +100,9 @@ def chart(
         ends = [[max(0.0, mark.value - mark.low)], [max(0.0, mark.high - mark.value)]]
         style = {"fmt": "D", "ms": 5, "color": COLORS[1], "capsize": 3, "clip_on": False}
         axis.errorbar(last.x[-1:], [mark.value], ends, **style)
-    label_steps(axis, large)
-    return address(figure)
-
-
-def label_steps(axis: Any, large: bool) -> None:
-    from matplotlib.ticker import EngFormatter
-
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-    if large:
-        axis.set_xlabel("env steps")
+    axis.set_xlabel("env steps" if large else "")
+    return address(figure)
 
 
 def asked_chart(

@@ -111,8 +111,7 @@ def number_text(value: Any) -> str:
 def meaning(name: str, task: str, units: dict[str, str]) -> tuple[str, str]:
     """(unit, meaning) of a score of a task; empty for one that only a task of the user knows.
 
-    Args:
-        units: axis of the command → its unit.
+    units: axis of the command → its unit.
     """
     for beginning, text in BEGINNINGS.items():
         axis = name.removeprefix(beginning)

@@ -339,27 +339,22 @@ class Registry:
 
         Opening a registry does this, too: a process may have been killed before it wrote.
         """
-        if any(text != self.alias_text(name) for name, text in self.alias_files().items()):
+        if self.outdated():
             with self.transaction():  # so that no older state is written after a newer one
-                for name, text in self.alias_files().items():
-                    if text != self.alias_text(name):
-                        write_whole(self.folder / name, text.encode())
+                for file, text in self.outdated().items():
+                    write_whole(file, text.encode())
 
-    def alias_files(self) -> dict[str, str]:
-        """Name of each alias's file → what it has to hold by the database."""
-        return {
-            f"{x['name']}.{x['alias']}.json": json.dumps(
-                {key: x[key] for key in ("name", "alias", "version", "at", "by", "why")}
-                | {"sha256": x["digest"], "file": f"policies/{x['digest']}.onnx"}
-                | {"interface": x["interface"], "event": x["id"]},
-                indent=1,
-            )
-            for x in self.rows(NOW)
-        }
-
-    def alias_text(self, name: str) -> str:
-        """What the file of an alias holds; empty if there is none."""
-        return read_text(self.folder / name) if (self.folder / name).is_file() else ""
+    def outdated(self) -> dict[Path, str]:
+        """The file of each alias that differs from the database → what it has to hold."""
+        files: dict[Path, str] = {}
+        for x in self.rows(NOW):
+            event = {key: x[key] for key in ("name", "alias", "version", "at", "by", "why")}
+            event |= {"sha256": x["digest"], "file": f"policies/{x['digest']}.onnx"}
+            event |= {"interface": x["interface"], "event": x["id"]}
+            file, text = self.folder / f"{x['name']}.{x['alias']}.json", json.dumps(event, indent=1)
+            if not file.is_file() or read_text(file) != text:
+                files[file] = text
+        return files
 
     # -- all of them -------------------------------------------------------------------------------
 

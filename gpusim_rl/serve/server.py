@@ -148,14 +148,9 @@ class Server:
             for step, count in zip(batch, counts, strict=True):
                 at = first if isinstance(step.rows, int) else slice(first, first + count)
                 first += count
-                description = {
-                    "actions": targets[at],
-                    "fault": faults[at].tolist(),
-                    "version": name,
-                }
-                answer = pack(description)
+                answer = {"actions": targets[at], "fault": faults[at].tolist(), "version": name}
                 if not step.answer.done():  # the server may be ending
-                    step.answer.set_result(answer)
+                    step.answer.set_result(pack(answer))
             since = np.repeat([step.at for step in batch], counts)
             self.metrics.count(loop.time(), since, int(faults.sum()))
 

@@ -25,11 +25,8 @@ LONGEST_NAME = 24  # characters of a name or unit, which may come from a strange
 class Caption:
     """Writes into pictures.
 
-    Args:
-        model: a mujoco.MjModel. The speed is that of the robot's base, or of its first body that
-            moves, unless that can only turn.
-        description: what a policy's description says of its command; None if it has none.
-        command: gives it at a time [s].
+    The speed is that of the robot's base, or of its first body that moves, unless that can only
+    turn. `command` gives what `description` describes at a time [s].
     """
 
     GAP: ClassVar = "     "  # between parts
@@ -46,16 +43,13 @@ class Caption:
         first = robot_joint(model)
         travels = first is not None and mujoco.mjtJoint(int(model.jnt_type[first])) in kinds
         self.body = int(model.jnt_bodyid[first]) if travels else None
-        self.command, self.names = command, self.named(description or {"names": ()})
-        self.columns = plain_columns(description or {"names": ()})
+        described = description or {"names": ()}
+        self.command, self.columns = command, plain_columns(described)
+        pairs = list(zip(described["names"], described.get("units", ()), strict=False))
+        pairs = [pairs[i] for i in self.columns if i < len(pairs)]
+        # name and unit of each number that is shown, which those of a rotation are not
+        self.names = [tuple(printable(str(x))[:LONGEST_NAME] for x in pair) for pair in pairs]
         self.places: deque[tuple[float, np.ndarray]] = deque()  # time [s] and position [m], of late
-
-    @staticmethod
-    def named(description: Description) -> list[tuple[str, ...]]:
-        """Name and unit of each number that is shown, which those of a rotation are not."""
-        pairs = list(zip(description["names"], description.get("units", ()), strict=False))
-        pairs = [pairs[i] for i in plain_columns(description) if i < len(pairs)]
-        return [tuple(printable(str(x))[:LONGEST_NAME] for x in pair) for pair in pairs]
 
     def text(self, t: float, position: np.ndarray | None) -> str:
         """The text at a time [s], of a robot at a position (3,) [m]; None if there are several."""
@@ -73,14 +67,11 @@ class Caption:
         if position is not None and self.body is not None:
             speed = self.speed(t, position)
             # the mean speed says nothing yet of a robot that has just begun
-            differs = request is not None and abs(speed - request) > ALLOWED and self.is_full(t)
+            full = t - self.places[0][0] > MEAN - 0.05
+            differs = request is not None and abs(speed - request) > ALLOWED and full
             asked = f" of {request:.2f}" if differs else ""
             parts.append((f"speed {speed:.2f}{asked} m/s", differs))
         return parts
-
-    def is_full(self, t: float) -> bool:
-        """Whether the speed is a mean over all of its time."""
-        return t - self.places[0][0] > MEAN - 0.05
 
     def speed(self, t: float, position: np.ndarray) -> float:
         """The mean speed of late [m/s]."""
@@ -130,10 +121,8 @@ class Caption:
         """The parts in lines that are not wider than `width` [pixels], if each of them fits."""
         rows: list[list[Any]] = [[]]
         for part in parts:
-            if (
-                rows[-1]
-                and letters.getlength(cls.GAP.join(x for x, _ in [*rows[-1], part])) > width
-            ):
+            text = cls.GAP.join(x for x, _ in [*rows[-1], part])
+            if rows[-1] and letters.getlength(text) > width:
                 rows.append([])
             rows[-1].append(part)
         return rows

@@ -45,10 +45,9 @@ def film(
     the size, and half as many frames. Several worlds are shown side by side.
 
     Args:
-        model: a mujoco.MjModel.
         frames: each state is shown until the next one's time.
         path: of the video, which appears only when it is whole.
-        seconds: length of the video [s].
+        seconds: its length [s].
         show_world: called with its number before a picture of one world of several.
         size: width and height in pixels, even numbers; of several worlds, of all together.
         view: as of `Camera`; of several worlds, it is `above` unless given.

@@ -157,15 +157,11 @@ def make_renderer(model: "MjModel", height: int, width: int) -> "Renderer":
 
 
 class Camera:
-    """Pictures of a model. What it lacks of ground, sky and light is added to them.
+    """Pictures of a model, in pixels. What it lacks of ground, sky and light is added to them.
 
-    Args:
-        model: a mujoco.MjModel.
-        height: of the pictures, in pixels.
-        width: of the pictures, in pixels.
-        view: a camera of the model; `free`, MuJoCo's free camera; or `above`, which looks down at
-            what moves, wherever it is. Unless given, a robot with a free base is followed, and
-            framed by its size; others are seen by the camera `track` if there is one.
+    `view` is a camera of the model; `free`, MuJoCo's free camera; or `above`, which looks down at
+    what moves, wherever it is. Unless given, a robot with a free base is followed, and framed by
+    its size; others are seen by the camera `track` if there is one.
 
     Raises ValueError where there is no off-screen OpenGL, or no such view.
     """
@@ -232,13 +228,7 @@ def framing(
     A robot with a free base is followed; it is seen along the model's camera `track` if there is
     one. Others are seen by this camera, or stand still within the whole picture.
 
-    Args:
-        model: a mujoco.MjModel.
-        data: a mujoco.MjData of a typical state.
-        aspect: width of the picture, in heights.
-
-    Returns:
-        The number of a camera or a mujoco.MjvCamera, and None or an offset (3,).
+    data: of a typical state. aspect: width of the picture, in heights.
     """
     names = [model.camera(i).name for i in range(model.ncam)]
     track = names.index("track") if "track" in names else None

@@ -50,10 +50,7 @@ class Stage:
     - `height`: where ground is added [m]; None if it has some.
     - `lamps`: it gets lamps, because it has none, or neither sky nor ground.
 
-    Args:
-        model: a mujoco.MjModel.
-        data: a mujoco.MjData of a typical state, with kinematics.
-        cell: side of a square of the pattern [m].
+    data: of a typical state, with kinematics. cell: side of a square of the pattern [m].
     """
 
     def __init__(self, model: "MjModel", data: "MjData", cell: float):
@@ -136,9 +133,7 @@ class Stage:
 
     def add_tiles(self, scene: "MjvScene", data: "MjData") -> None:
         """Add ground to the scene of a window, which takes no texture: a light and a dark tile in
-        turn, around the robot. In place.
-
-        data: a mujoco.MjData with kinematics.
+        turn, around the robot of `data`, which has kinematics. In place.
         """
         import mujoco
 

@@ -28,13 +28,9 @@ Command = Callable[[float], np.ndarray]  # time [s] → command
 
 
 class Keys:
-    """The command as the keyboard changes it: a callable of time.
+    """The command as the keyboard changes it, between `low` and `high`: a callable of time.
 
-    Args:
-        low: the smallest value of each number of the command.
-        high: the largest.
-        center: the first value, to which the space bar returns; 0 unless given.
-        names: of the numbers, for `help`.
+    center: the first value, to which the space bar returns; 0 unless given.
     """
 
     # GLFW key → (number of the command, direction)
@@ -60,8 +56,7 @@ class Keys:
     def press(self, key: int) -> None:
         """Change the command by a tenth of its range, or set it to the center; pause, push, reset.
 
-        Args:
-            key: GLFW's code of an arrow, comma, full stop, space, Enter, slash, Backspace.
+        key: GLFW's code of an arrow, comma, full stop, space, Enter, slash, Backspace.
         """
         self.paused ^= key == 257
         self.pushes += key == 47
@@ -81,8 +76,7 @@ def view(model: "MjModel", frames: Frames, keys: Keys | None = None, rollout: An
     """Show the frames in MuJoCo's viewer, in real time, until the window closes.
 
     Args:
-        model: a mujoco.MjModel.
-        frames: its states, which are asked for as they are shown.
+        frames: states of the model, which are asked for as they are shown.
         keys: takes the keys that are pressed.
         rollout: whose command is drawn as an arrow, and whose robot is pushed.
 

@@ -165,13 +165,9 @@ def offered(control: Any, value: Any) -> bool | float | str | None:
 
 
 def open_server(port: int) -> tuple[viser.ViserServer, str]:
-    """A server of the page, and its address.
+    """A server of the page, and its address; ImportError if viser cannot be guarded.
 
-    port: the first of a hundred that are tried; 0 for any that is free.
-
-    Raises:
-        OSError: there is no free port.
-        ImportError: this version of viser cannot be guarded.
+    port: the first of a hundred that are tried; 0 for any that is free. OSError if none is.
     """
     port, access = free_port(port), AccessControl()
     with access.installed(), quiet():
