@@ -144,11 +144,7 @@ class Iteration:
         return self.env.report()
 
     def report(self) -> Callable[[], dict[str, float]]:
-        """Begin to read the means since the last report.
-
-        The function returned gives them. It waits for the device to have computed them, and for no
-        later work.
-        """
+        """Begin to read the means since the last report; the function returned waits for them."""
         names, sums = self.sums()
         scheduled = self.schedule.columns(self.numbers)
         parts = [sums, *(model.measures() for model in (self.learner, *self.rewards))]
@@ -173,10 +169,7 @@ class Iteration:
             rate.mul_(factor)
 
     def begin_evaluation(self, evaluate: Callable[[Any], float]) -> Evaluation:
-        """Let the policy of now be evaluated: here and at once, unless a subclass has a place.
-
-        evaluate: gives the success of what has the env, policy and schedule of an iteration.
-        """
+        """Let the policy of now be evaluated: here and at once, unless a subclass has a place."""
         success = evaluate(self)
         return lambda wait: success
 
@@ -205,8 +198,7 @@ class Iteration:
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """Continue exactly from what `state` returned. In place, or not at all.
 
-        Raises:
-            ValueError: the state does not fit. `where` says what it was read from.
+        ValueError, which says `where` it was read from, if it does not fit.
         """
         live = self.tensors()
         # before anything is written: a state that does not fit changes nothing
@@ -220,10 +212,7 @@ class Iteration:
 
 
 def timing(spent: dict[str, PartTime], steps: int) -> dict[str, float]:
-    """Speed [steps/s], and the share of the time of each group of timed parts.
-
-    On the CPU also `cores`, how many were busy on average.
-    """
+    """Speed [steps/s], the share of each group of timed parts, and on the CPU the busy cores."""
     total = max(sum(part.wall for part in spent.values()), 1e-9)
     row = {"steps_per_s": steps / total}
     shares = {part: share for share, parts in SHARES.items() for part in parts}

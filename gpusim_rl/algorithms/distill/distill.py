@@ -20,12 +20,8 @@ from gpusim_rl.core.streams import torch_threads
 class Distill:
     """DAgger: the student visits states, the teacher says what it would do there.
 
-        L = Σ valid · |π(o) - clamp(π*(s))|² / (nu Σ valid)
-        β = share · max(0, 1 - iteration / share_iterations)
-
-    Args:
-        spec: shapes, processes, random numbers, and the teacher.
-        settings: its numbers. Those of `changeable` may be tensors (), which change.
+    L = Σ valid · |π(o) - clamp(π*(s))|² / (nu Σ valid)
+    β = share · max(0, 1 - iteration / share_iterations)
     """
 
     Settings = Settings

@@ -31,13 +31,7 @@ class PPO:
     it: one graph for the returns, for a minibatch and for the normalizers.
 
     A subclass with another `loss` computes it in torch operations: docs/change-the-algorithm.md.
-
-    Args:
-        spec: shapes, processes and random numbers.
-        settings: its numbers. Those of `changeable` may be tensors (), which change.
-
-    Raises:
-        ValueError: the kernels are asked for, and the loss is not the one that they compute.
+    ValueError if the kernels are asked for, and the loss is not the one that they compute.
     """
 
     Settings = Settings

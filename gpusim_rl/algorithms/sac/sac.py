@@ -38,20 +38,11 @@ class SAC:
     that a time limit or a fault cuts are left out.
 
     Every part of an update is a function of tensors at fixed addresses, which CUDA can capture.
-
-    Args:
-        spec: shapes, processes and random numbers.
-        settings: its numbers. Those of `changeable` may be tensors (), which change.
-
-    Attributes:
-        demos: demonstrations, which the ring begins with; None for an empty one.
-
-    Raises:
-        ValueError: numbers do not fit those of the worlds, or of the steps of an iteration.
+    ValueError if numbers do not fit those of the worlds, or of the steps of an iteration.
     """
 
     Settings = Settings
-    demos: Demonstrations | None = None
+    demos: Demonstrations | None = None  # which the ring begins with
     changeable = ("gamma", "target_std", "tau", "max_grad_norm")
     metrics = (
         Metric("value", "loss/value_mean", "value of the policy's actions", ".2f", "value"),
