@@ -47,13 +47,12 @@ class Collector:
     """Steps B worlds with a policy. Everything is written in place; the device counts the step.
 
     Args:
-        env: the environment; policy: on env's device.
         record: (R, B, …) with columns of `step_columns`; after R steps it begins anew.
         graph: "parts" captures each part of a step. The physics of a Sim that is not capturable
             stays outside, and so does the rest of the step.
         timer: takes the time of each part.
         ring: the record holds more than is learned from at once, so a checkpoint keeps it.
-        newest: steps of the last `collect`, which reward models are given of a ring; 0: not so.
+        newest: steps of the last `collect`, which reward models are given of a ring; 0: none.
 
     Attributes:
         row: (1,) int64, the one of the record that is written next.

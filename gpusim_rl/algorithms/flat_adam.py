@@ -211,10 +211,9 @@ class FlatAdam:
 
     @torch.no_grad()
     def clip(self, stats: Tensor) -> Tensor:
-        """Let the next step clip the gradient of each group to a norm of `max_norm`.
+        """Let the next step clip each group's gradient times `share` to a norm of `max_norm`.
 
-        They are multiplied by `share` before. Returns `norms`. `bad` becomes 1 if one of them or an
-        entry of `stats` is not finite, else 0. In place.
+        `bad` becomes 1 if a norm or an entry of `stats` is not finite, else 0. In place; `norms`.
         """
         stream = warp_stream(self.device)
         torch.sum(stats, 0, out=self._stats)
@@ -228,17 +227,13 @@ class FlatAdam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step of Adam, or none where `bad` is 1. In place.
-
-        A step that is skipped does not count for the correction of Adam's bias. The CPU's kernel is
-        that of torch.optim.Adam with fused=True. That class loads torch's compiler, which takes
-        seconds at each start.
-        """
+        """One step of Adam; none where `bad` is 1, which does not count for its bias. In place."""
         stream = warp_stream(self.device)
         self._advance.launch(stream)
         if self._kernels:
             self._adam.launch(stream)
             return
+        # the kernel of torch.optim.Adam(fused=True), a class that loads torch's compiler: seconds
         for (name, w), divisor in zip(self.weights.items(), self._factors[0], strict=True):
             step, mean, square = self.moments[name].values()
             torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]

@@ -42,11 +42,8 @@ def peers_alive(rank: int) -> Iterator[None]:
 class ProcessGroup:
     """The processes that train one policy. Of a single process, every method returns its argument.
 
-    Args:
-        rank: number of this process, from 0.
-        size: number of processes.
-        local_rank: number of this process on its machine, which is also that of its GPU.
-        restarts: how often torchrun has started all processes anew.
+    `local_rank` is the number of this process on its machine, which is also that of its GPU;
+    `restarts` is how often torchrun has started all processes anew.
     """
 
     joins = 0  # groups that this process has joined, as every other one has

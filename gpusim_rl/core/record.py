@@ -37,18 +37,12 @@ def vector(width: int) -> Column:
 class Record:
     """Rows (…, width) whose columns have names: `record.reward` is a view of that column.
 
-    Columns of one type share one tensor. A column of truth values is a copy.
-
-    Args:
-        columns: name → its column.
-        parts: type → (…, width of all columns of that type together), which views share.
-
-    Attributes:
-        memory: of the policy before the first of the steps, name → (B, …).
+    Columns of one type share one tensor of `parts`. A column of truth values is a copy.
     """
 
     def __init__(self, columns: Columns, parts: dict[torch.dtype, Tensor]):
         self.columns, self.parts = columns, parts
+        # of the policy before the first of the steps, name → (B, …)
         self.memory: dict[str, Tensor] = {}
         self._place: dict[str, slice] = {}
         self._views: dict[str, Tensor] = {}

@@ -72,10 +72,7 @@ class Place(NamedTuple):
 
 
 class Eager:
-    """A function that runs as torch does it: what `fuse` returns where there is no kernel.
-
-    Calling it computes the results of the live rows, and then writes them to their places.
-    """
+    """A function as torch runs it: computes results of the live rows, and writes them."""
 
     def __init__(self, name: str, function: Function, rows: Rows, places: dict[str, Place]):
         self.name, self.function, self.rows, self.places = name, function, rows, places
@@ -206,8 +203,7 @@ class Kernel(Eager):
     def run_again(self, rows: Rows) -> tuple[Rows, list[str]]:
         """What torch computes of other rows, and the lines of comparisons that had one answer.
 
-        Raises:
-            UnknownOperator: Python had other numbers than when the kernel was written.
+        UnknownOperator if Python had other numbers than when the kernel was written.
         """
         run = SecondRun(self.steps, len(next(iter(rows.values()))), [*rows.values()])
         with run:
@@ -237,10 +233,7 @@ class Kernel(Eager):
 
 
 def fuse(name: str, function: Function, rows: Rows, places: dict[str, Place]) -> Eager:
-    """A function as one kernel; where it has none, as torch runs it, with a line on stderr.
-
-    Args: as `Kernel` has them.
-    """
+    """A function as one `Kernel`; where it has none, as torch runs it, with a line on stderr."""
     try:
         kernel = Kernel(name, function, rows, places)
         compare(kernel, rows)

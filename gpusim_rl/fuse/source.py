@@ -64,9 +64,7 @@ def write_body(lines: list[tuple[str, str]], stores: list[Store]) -> list[str]:
 class Body:
     """Statements, and which names they have assigned.
 
-    Args:
-        lines: (name, expression) in an order in which they can be computed.
-        stores: all that will be written.
+    lines: (name, expression) in an order in which they can be computed; stores: all that there are.
     """
 
     def __init__(self, lines: list[tuple[str, str]], stores: list[Store]):

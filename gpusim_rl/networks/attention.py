@@ -25,9 +25,7 @@ class Attention(nn.Module):
     The last number of each is 1, and 0 in a blank one, which has no part in the softmax.
 
     Args:
-        width: of x; size: of y, a multiple of 4.
-        generator: of the first weights.
-        frames: K.
+        width: of x; size: of y, a multiple of 4; frames: K.
     """
 
     def __init__(self, width: int, size: int, generator: torch.Generator, frames: int):

@@ -53,11 +53,8 @@ class GRU(nn.Module):
         r = σ(W_r x + U_r h),  z = σ(W_z x + U_z h),  n = tanh(W_n x + r ⊙ U_n h)
         h' = n + z ⊙ (h - n),  y = h'
 
-    W and U are orthogonal at first, each gate by itself, and the biases zero.
-
-    Args:
-        width: of x; size: of h and y.
-        generator: of the first weights.
+    W and U are orthogonal at first, each gate by itself, and the biases zero. x has `width` numbers,
+    h and y have `size`.
     """
 
     def __init__(self, width: int, size: int, generator: torch.Generator):

@@ -28,16 +28,10 @@ class Actor(nn.Module):
 
     With memory it is (obs, memory) → (action, next memory), as `blank_memory` has it.
 
-    Args:
-        normalizer: of the observations.
-        net: normalized observation → mean action.
-
-    Attributes:
-        calibration: of the command that it observes. Training neither reads nor changes it.
     """
 
-    net: Any
-    calibration: Calibration | None
+    net: Any  # normalized observation → mean action
+    calibration: Calibration | None  # of the command; training neither reads nor changes it
 
     def __init__(self, normalizer: Normalizer, net: nn.Module):
         super().__init__()
@@ -131,7 +125,6 @@ class ActorCritic(SampleInParts):
         symmetry: with "net" both networks commute with the mirror, and `cfg.hidden` counts both
             units of each pair. "augment" is applied by PPO. All but "none" need `mirrors`;
             the normalizers then treat observations and images alike.
-        seed: of the first weights.
     """
 
     family: ClassVar[Any] = Gaussian  # of distribution: another one takes no fused kernels

@@ -48,9 +48,8 @@ class SoftActorCritic(SampleInParts):
 
     Args:
         dims: widths of the actor's and the critic's observation and of the action: no, nc, nu.
-        hidden, activation: of all networks. bound: the largest action.
+        bound: the largest action.
         mirrors: with which all networks commute; None for networks that know no mirror.
-        seed: of the first weights.
 
     Attributes:
         critic: (n, nc + nu) → (copies, n, 1), of the task's returns in units of their scale;

@@ -40,10 +40,7 @@ class EvenOddSplit(Pairs):
     """x (…, n) → its even part, which the mirror keeps, and its odd part, whose sign it changes.
 
     A pair of columns that change places becomes their sum and difference, divided by √2. So x is
-    turned by an orthonormal matrix, and lengths stay.
-
-    Attributes:
-        widths: columns of the even part, which comes first, and of the odd one.
+    turned by an orthonormal matrix, and lengths stay. The even part comes first.
     """
 
     def __init__(self, flip: Flip):

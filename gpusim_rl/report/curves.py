@@ -114,7 +114,6 @@ def asked_chart(
         asked, value: (n,) the commands, and what was done or, unless `got`, its error.
         off: (n,) bool: what was no success by this axis.
         least, relative: largest error, and the share of the command that it may be beyond that.
-        got: whether values are what was done.
     """
     figure, axis = panel(SQUARE, has_labels=True)
     reach = 1.08 * max(float(abs(asked).max()), 1e-3)

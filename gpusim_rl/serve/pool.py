@@ -96,12 +96,10 @@ class Pool:
             self.memory[name][rows] = start[0]
 
     def write(self, rows: Rows, values: Readings) -> None:
-        """Take the readings of a session, and its command, as `Policy.act` does.
+        """Take the readings of a session, and its command, as `Policy.act` does; or ValueError.
 
         Those of many robots are arrays (n, width); a command (width,) is that of each, and
         `restart` may be (n,) truth values.
-
-        ValueError if one is missing, or has another shape.
         """
         policy = self.version.policy
         for name, array in self.readings.items():
@@ -135,9 +133,7 @@ class Pool:
         return targets, fault
 
     def carried_memory(self, version: Version) -> list[str]:
-        """Names of the memory that a new version takes over.
-
-        That of the task is, where both files have it alike; that of a network is not.
+        """Names of the memory that a new version takes over: the task's, where both have it alike.
 
         ValueError, which names what differs, unless the new version has the interface of the old.
         """

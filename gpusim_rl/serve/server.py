@@ -57,11 +57,8 @@ class Step(NamedTuple):
 class Server:
     """Sessions of clients, and the batches that answer them.
 
-    Args:
-        version: the policy; None until one is released.
-        alias: what names the policy from then on; None for always the same.
-        settings: the section `serve` of a configuration.
-        token: that each request has to show; empty for none.
+    version: the policy; None until one is released. alias: what names it from then on; None for
+    always the same. token: that each request has to show; empty for none.
     """
 
     def __init__(
@@ -211,14 +208,11 @@ class Server:
         return None
 
     def request_refusal(self, request: Request) -> str:
-        """Why a request is refused whoever sends it; empty if it is not.
-
-        A page of a browser has an origin, and robots have none. Without a token the host has to be
-        this machine: a page's own name may be made to point here.
-        """
+        """Why a request is refused whoever sends it; empty if it is not."""
+        # a page of a browser has an origin, and robots have none
         if "Origin" in request.headers:
             return "pages of browsers are refused"
-        hosts = request.headers.get_all("Host")
+        hosts = request.headers.get_all("Host")  # a page's own name may be made to point here
         if self.token or (len(hosts) == 1 and is_loopback(hosts[0])):
             return ""
         return "this host is not served"

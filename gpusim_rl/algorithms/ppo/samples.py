@@ -29,12 +29,9 @@ def sample_columns(policy: ActorCritic) -> Columns:
 
 
 def clear_faults(rollout: Record, policy: ActorCritic) -> None:
-    """Write numbers where a step was quarantined: NaN times zero is NaN. In place.
-
-    They are zeros, and ones for the parameters of the distribution, such as a deviation.
-    """
+    """Write zeros where a step was quarantined, and ones for its distribution. In place."""
     fault, columns = rollout.fault[..., None], policy.family.columns
-    rollout.span("obs", "logp").masked_fill_(fault, 0.0)
+    rollout.span("obs", "logp").masked_fill_(fault, 0.0)  # NaN times zero is NaN
     rollout.span(columns[0], columns[-1]).masked_fill_(fault, 1.0)
 
 
@@ -50,10 +47,9 @@ def make_samples(
 ) -> dict[str, Tensor]:
     """The samples (T, B, …) of a rollout, with the normalizers of the policy.
 
-    Clears what quarantined steps hold.
+    Clears what quarantined steps hold. `horizon` is that of an episode in control steps.
 
     Args:
-        horizon: of an episode in control steps.
         correction: of steps that an older policy than π took, with which the update begins. none:
             ratio, clip and KL divergence compare with the policy μ that acted. proximal: they
             compare with π, and advantages have the weights π/μ of Hilton et al. 2021, decoupled

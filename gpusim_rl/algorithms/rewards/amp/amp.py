@@ -25,13 +25,7 @@ class AMP:
         L = E_shown (D - 1)² + E_policy (D + 1)² + ½ λ E_shown |∇D|²                      (eq. 8)
 
     x_t are some terms of the critic's views before and after step t, normalized by the mean and
-    deviation of what was shown.
-
-    Args:
-        demos: what is shown, on the device of the worlds; every process has the same.
-
-    Raises:
-        ValueError: there is no such term.
+    deviation of what was shown, of which every process has the same. ValueError for no such term.
     """
 
     Settings = Settings
