@@ -124,9 +124,8 @@ class Worlds(VectorEnv):
         env, ends = self.env, []
         # Before `step` returns, the worlds whose episode ended have another state and past.
         step = env.step(action, lambda s: ends.append(env.observer.final(s, env.rows())))
-        obs, critic, end, reward, terminated, truncated, fault = map(
-            array, (*step.observation, *step[1:])
-        )
+        arrays = map(array, (*step.observation, *step[1:]))
+        obs, critic, end, reward, terminated, truncated, fault = arrays
         truncated, info = truncated | fault, self._info(critic, fault)
         done = terminated | truncated
         if done.any():
@@ -164,16 +163,9 @@ class World(gymnasium.Env):
 
     metadata: Info = {"render_modes": MODES}  # noqa: RUF012
 
-    def __init__(
-        self,
-        task: str,
-        *,
-        overrides: Sequence[str] = (),
-        render_mode: str | None = None,
-        **keys: Any,
-    ):
-        self.worlds = make(task, 1, overrides=overrides, render_mode=render_mode, **keys)
-        self.render_mode = render_mode
+    def __init__(self, task: str, **keys: Any):
+        self.worlds = make(task, 1, **keys)
+        self.render_mode = self.worlds.render_mode
         self.metadata = self.metadata | {"render_fps": self.worlds.metadata["render_fps"]}
         self.observation_space = self.worlds.single_observation_space
         self.action_space = self.worlds.single_action_space

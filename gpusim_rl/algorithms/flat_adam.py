@@ -7,6 +7,7 @@
 
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import torch
 import warp as wp
@@ -19,6 +20,8 @@ CHUNK = 4096  # numbers whose squares one block of threads adds up; a group begi
 BLOCK = 256  # threads
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-5  # eps as in CleanRL's PPO
 GAIN_1, GAIN_2 = 1 - BETA_1, 1 - BETA_2  # a kernel would subtract in float32
+OPTIONS: dict[str, Any] = dict(beta1=BETA_1, beta2=BETA_2, eps=EPS, weight_decay=0.0)
+OPTIONS |= dict(amsgrad=False, maximize=False)  # of torch's kernel
 
 
 def lines(n: int) -> int:
@@ -236,18 +239,9 @@ class FlatAdam:
         # the kernel of torch.optim.Adam(fused=True), a class that loads torch's compiler: seconds
         for (name, w), divisor in zip(self.weights.items(), self._factors[0], strict=True):
             step, mean, square = self.moments[name].values()
-            torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
-                *([w.data], [w.grad], [mean], [square], [], [step]),
-                lr=self.rates[name],
-                beta1=BETA_1,
-                beta2=BETA_2,
-                weight_decay=0.0,
-                eps=EPS,
-                amsgrad=False,
-                maximize=False,
-                grad_scale=divisor,
-                found_inf=self.bad,
-            )
+            lists = [w.data], [w.grad], [mean], [square], [], [step]
+            options = OPTIONS | {"lr": self.rates[name], "grad_scale": divisor}
+            torch._fused_adam_(*lists, found_inf=self.bad, **options)  # pyright: ignore
 
     def tensors(self) -> dict[str, Tensor]:
         """Adam's live tensors, by name."""

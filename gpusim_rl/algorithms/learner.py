@@ -91,11 +91,9 @@ class Source(Protocol):
 
     def collect(self, steps: int) -> None:
         """Write the next steps. In place; reads no tensor on the host."""
-        ...
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
-        ...
 
 
 class Learner(Protocol):
@@ -120,15 +118,12 @@ class Learner(Protocol):
 
     def update(self, record: Record) -> None:
         """Learn from what was collected. In place; reads no tensor on the host."""
-        ...
 
     def measures(self) -> Tensor:
         """(len(metrics),) on the device. Sums begin anew."""
-        ...
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, those of the policy as `policy/…`."""
-        ...
 
 
 class RewardModel(Protocol):
@@ -141,16 +136,12 @@ class RewardModel(Protocol):
 
     def add_reward(self, record: Record) -> None:
         """Add to `record.reward`. In place."""
-        ...
 
     def update(self, record: Record) -> None:
         """Learn from the record, after the learner. In place."""
-        ...
 
     def measures(self) -> Tensor:
         """(len(metrics),) on the device."""
-        ...
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
-        ...

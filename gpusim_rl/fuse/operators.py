@@ -46,27 +46,12 @@ ARITHMETIC = {  # of operands of the result's kind
     "remainder": "remainder({0}, {1})",
     "square": "{0} * {0}",
     "neg": "-{0}",
-    "abs": "wp::abs({0})",
     "sign": "sign({0})",
-    "sin": "wp::sin({0})",
-    "cos": "wp::cos({0})",
-    "tan": "wp::tan({0})",
     "asin": "asin_or_nan({0})",
     "acos": "acos_or_nan({0})",
-    "atan": "wp::atan({0})",
-    "cosh": "wp::cosh({0})",
-    "tanh": "wp::tanh({0})",
-    "exp": "wp::exp({0})",
     "expm1": "expm1({0})",
-    "log": "wp::log({0})",
     "log1p": "log1p({0})",
-    "log2": "wp::log2({0})",
-    "sqrt": "wp::sqrt({0})",
-    "floor": "wp::floor({0})",
-    "ceil": "wp::ceil({0})",
-    "trunc": "wp::trunc({0})",
     "round": "wp::rint({0})",
-    "erf": "wp::erf({0})",
     "special_ndtri": "normal_quantile({0})",
     "rsqrt": "{k}(1.0) / wp::sqrt({0})",
     "reciprocal": "{k}(1.0) / {0}",
@@ -76,6 +61,8 @@ ARITHMETIC = {  # of operands of the result's kind
     "deg2rad": "{0} * {k}(0.017453292519943295)",
     "rad2deg": "{0} * {k}(57.29577951308232)",
 }
+OF_WARP = "abs sin cos tan atan cosh tanh exp log log2 sqrt floor ceil trunc erf".split()
+ARITHMETIC |= {name: f"wp::{name}({{0}})" for name in OF_WARP}
 OF_WHOLE = {  # of whole numbers, where those have another text
     "floor_divide": "whole_quotient({0}, {1})",
     "remainder": "whole_remainder({0}, {1})",
@@ -118,15 +105,8 @@ REDUCTIONS = {  # a step of the chain
     "amax": "maximum({}, {})",
     "amin": "minimum({}, {})",
 }
-SAME = {
-    "__and__": "bitwise_and",
-    "__iand__": "bitwise_and",
-    "__or__": "bitwise_or",
-    "__ior__": "bitwise_or",
-    "__xor__": "bitwise_xor",
-    "__rshift__": "bitwise_right_shift",
-    "__lshift__": "bitwise_left_shift",
-}
+SAME = {f"__{x}__": f"bitwise_{x.removeprefix('i')}" for x in "and iand or ior xor".split()}
+SAME |= {f"__{x[0]}shift__": f"bitwise_{x}_shift" for x in ("left", "right")}
 
 
 def operator(*names: str):

@@ -12,13 +12,7 @@ from gpusim_rl.core.ranges import WIDTH
 from gpusim_rl.networks.attention import Attention
 from gpusim_rl.networks.settings import NetworkSettings
 
-LAYERS = {
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "tanh": nn.Tanh,
-    "silu": nn.SiLU,
-    "hardswish": nn.Hardswish,
-}
+LAYERS = dict(relu=nn.ReLU, elu=nn.ELU, tanh=nn.Tanh, silu=nn.SiLU, hardswish=nn.Hardswish)
 
 
 # Why: docs/decisions/networks.md
@@ -33,18 +27,15 @@ class Encoder(Protocol):
 
     def blank(self, worlds: int) -> Tensor:
         """h (worlds, …) as an episode begins: zeros."""
-        ...
 
     def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """x (…, width) and h (…) → y (…, size) and the next h."""
-        ...
 
     def unroll(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
         """Sequences x (T, B, width) from h (B, …) → y and the h after each step, (T B, …) each.
 
         begins (T, B) is 1 where an episode begins: h is blank before that step.
         """
-        ...
 
 
 class GRU(nn.Module):
@@ -53,8 +44,8 @@ class GRU(nn.Module):
         r = σ(W_r x + U_r h),  z = σ(W_z x + U_z h),  n = tanh(W_n x + r ⊙ U_n h)
         h' = n + z ⊙ (h - n),  y = h'
 
-    W and U are orthogonal at first, each gate by itself, and the biases zero. x has `width` numbers,
-    h and y have `size`.
+    W and U are orthogonal at first, each gate by itself, and the biases zero. x has `width`
+    numbers, h and y have `size`.
     """
 
     def __init__(self, width: int, size: int, generator: torch.Generator):

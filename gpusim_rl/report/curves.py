@@ -68,8 +68,8 @@ def line(runs: list[Summary], name: str, points: int = POINTS) -> Line | None:
     if len(grid) > points:
         grid = np.linspace(*ends, points)
     values = np.stack([np.interp(grid, x, y, np.nan, np.nan) for x, y in pairs])
-    with warnings.catch_warnings():  # a column in which every run has ended, or not begun
-        warnings.simplefilter("ignore", RuntimeWarning)
+    # a column in which every run has ended, or not begun
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         return Line(grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0))
 
 

@@ -11,7 +11,6 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,14 +74,6 @@ def load_backend() -> type:
         raise ValueError(f"{NO_GL} ({error})") from None
 
 
-@contextlib.contextmanager
-def quiet_glfw() -> Iterator[None]:
-    """Hide the warnings of GLFW. An error in one line replaces them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 @functools.cache
 def check_context(context_class: type) -> bool:
     """Open a context and close it again. Returns whether it draws without a GPU, on the processor.
@@ -91,7 +82,7 @@ def check_context(context_class: type) -> bool:
     GLFW only warns when it fails, and MuJoCo then renders without a context. The first attempt is
     an error that leaves MuJoCo's loader of OpenGL locked, and the second one aborts the process.
     """
-    with quiet_glfw():
+    with warnings.catch_warnings(action="ignore"):  # of GLFW: an error replaces them
         context = context_class(64, 64)
         context.make_current()
         if context_class.__module__ == "mujoco.glfw":

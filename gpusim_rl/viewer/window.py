@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +17,7 @@ from gpusim_rl.envs.command_columns import (
 )
 from gpusim_rl.robots.free_bodies import robot_joint
 from gpusim_rl.viewer.film import Frames
-from gpusim_rl.viewer.offscreen import framing, load_triton, make_stage, quiet_glfw, whole
+from gpusim_rl.viewer.offscreen import framing, load_triton, make_stage, whole
 from gpusim_rl.viewer.picture import add_arrow
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def check_window() -> None:
     import glfw
 
     load_triton()
-    with quiet_glfw():
+    with warnings.catch_warnings(action="ignore"):
         if not glfw.init():
             display = os.environ.get("DISPLAY", "")
             raise ValueError(
