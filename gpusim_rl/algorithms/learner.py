@@ -94,6 +94,7 @@ class Source(Protocol):
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
+        ...
 
 
 class Learner(Protocol):
@@ -121,9 +122,11 @@ class Learner(Protocol):
 
     def measures(self) -> Tensor:
         """(len(metrics),) on the device. Sums begin anew."""
+        ...
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, those of the policy as `policy/…`."""
+        ...
 
 
 class RewardModel(Protocol):
@@ -142,6 +145,8 @@ class RewardModel(Protocol):
 
     def measures(self) -> Tensor:
         """(len(metrics),) on the device."""
+        ...
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
+        ...

@@ -25,7 +25,8 @@ from gpusim_rl.fuse.trace import (
 )
 
 OPERATORS: dict[str, Callable[[Tracer, Call], Any]] = {}
-ARITHMETIC = {  # of operands of the result's kind
+OF_WARP = "abs sin cos tan atan cosh tanh exp log log2 sqrt floor ceil trunc erf".split()
+ARITHMETIC = {name: f"wp::{name}({{0}})" for name in OF_WARP} | {  # of the result's kind
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
     "rsub": "{1} - {0}",
@@ -61,8 +62,6 @@ ARITHMETIC = {  # of operands of the result's kind
     "deg2rad": "{0} * {k}(0.017453292519943295)",
     "rad2deg": "{0} * {k}(57.29577951308232)",
 }
-OF_WARP = "abs sin cos tan atan cosh tanh exp log log2 sqrt floor ceil trunc erf".split()
-ARITHMETIC |= {name: f"wp::{name}({{0}})" for name in OF_WARP}
 OF_WHOLE = {  # of whole numbers, where those have another text
     "floor_divide": "whole_quotient({0}, {1})",
     "remainder": "whole_remainder({0}, {1})",
@@ -105,8 +104,8 @@ REDUCTIONS = {  # a step of the chain
     "amax": "maximum({}, {})",
     "amin": "minimum({}, {})",
 }
-SAME = {f"__{x}__": f"bitwise_{x.removeprefix('i')}" for x in "and iand or ior xor".split()}
-SAME |= {f"__{x[0]}shift__": f"bitwise_{x}_shift" for x in ("left", "right")}
+SHIFTS = {"rshift": "right_shift", "lshift": "left_shift"}
+SAME = {"and": "and", "iand": "and", "or": "or", "ior": "or", "xor": "xor"} | SHIFTS
 
 
 def operator(*names: str):
@@ -142,7 +141,7 @@ def arithmetic(name: str, t: Tracer, call: Call) -> Cells:
 
 
 OPERATORS.update({name: partial(arithmetic, name) for name in ARITHMETIC})
-OPERATORS.update({name: OPERATORS[same] for name, same in SAME.items()})
+OPERATORS.update({f"__{name}__": OPERATORS[f"bitwise_{x}"] for name, x in SAME.items()})
 
 
 def predicate(name: str, t: Tracer, call: Call) -> Cells:
@@ -469,7 +468,7 @@ def new(t: Tracer, call: Call) -> Cells:
 @operator("slice_scatter")
 def slice_scatter(t: Tracer, call: Call) -> Cells:
     place = slice(call.get(3, "start"), call.get(4, "end"), call.get(5, "step", 1))
-    return replaced(t, *call.args[:2], call.get(2, "dim", 0), place)
+    return replaced(t, call.args[0], call.args[1], call.get(2, "dim", 0), place)
 
 
 @operator("index_copy")

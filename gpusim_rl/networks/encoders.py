@@ -27,15 +27,18 @@ class Encoder(Protocol):
 
     def blank(self, worlds: int) -> Tensor:
         """h (worlds, …) as an episode begins: zeros."""
+        ...
 
     def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
         """x (…, width) and h (…) → y (…, size) and the next h."""
+        ...
 
     def unroll(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
         """Sequences x (T, B, width) from h (B, …) → y and the h after each step, (T B, …) each.
 
         begins (T, B) is 1 where an episode begins: h is blank before that step.
         """
+        ...
 
 
 class GRU(nn.Module):

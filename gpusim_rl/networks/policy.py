@@ -57,15 +57,19 @@ class Policy(Protocol):
     @property
     def stored(self) -> Columns:
         """The columns that `sample` gives, in their order."""
+        ...
 
     def blank_memory(self, worlds: int) -> Memory:
         """The memory as an episode begins, name → (worlds, …): zeros."""
+        ...
 
     def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
         """For B worlds `action` (B, nu) and the other columns of `stored`, and the next memory."""
+        ...
 
     def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """The exported action (B, nu) for (B, no) on any device, and the next memory."""
+        ...
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """Take the networks from a checkpoint of any number of worlds. In place or not at all.
