@@ -2,13 +2,15 @@
 train.py's command line."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.config import check_words, compose, nested_dict, resume, robot_size, validate
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.memory import out_of_memory_named
+from gpusim_rl.core.paths import install
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.env import Env
 
@@ -57,6 +59,15 @@ def compose_config(
     # No schedule runs here. It only gives the numbers that the caller did not.
     cfg = curriculum.config_at(plan, cfg) | {"curriculum": None}
     return Config.of(robot_size.fit_to_robot(cfg, changed))
+
+
+@contextmanager
+def needs(adapter: str, package: str, extra: str) -> Iterator[None]:
+    """An ImportError within says how to install what an adapter needs."""
+    try:
+        yield
+    except ImportError:
+        raise ImportError(f"{adapter} needs {package}: {install(extra)}") from None
 
 
 def plain(value: Any) -> Any:

@@ -19,20 +19,14 @@ from torch import Tensor
 from gpusim_rl.adapters import common
 from gpusim_rl.config import compose
 from gpusim_rl.config.sections import Config
-from gpusim_rl.core.paths import install
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.viewer.offscreen import Camera
 
-try:
+with common.needs("gpusim_rl.adapters.gymnasium_env", "gymnasium 1.1 or newer", "gym"):
     import gymnasium
     from gymnasium.spaces import Box
     from gymnasium.vector import AutoresetMode, VectorEnv
     from gymnasium.vector.utils import batch_space
-except ImportError:
-    raise ImportError(
-        f"gpusim_rl.adapters.gymnasium_env needs gymnasium 1.1 or newer: {install('gym')}"
-    ) from None
-
 MODES = ("rgb_array",)
 Info = dict[str, Any]
 HEIGHT, WIDTH = 360, 480  # pixels

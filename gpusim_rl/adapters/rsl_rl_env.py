@@ -15,16 +15,11 @@ from torch import Tensor
 
 from gpusim_rl.adapters import common
 from gpusim_rl.config.sections import Config
-from gpusim_rl.core.paths import install
 from gpusim_rl.core.streams import torch_threads
 
-try:
+with common.needs("gpusim_rl.adapters.rsl_rl_env", "rsl-rl-lib 5 or newer", "rsl"):
     from rsl_rl.env import VecEnv
     from tensordict import TensorDict
-except ImportError:
-    raise ImportError(
-        f"gpusim_rl.adapters.rsl_rl_env needs rsl-rl-lib 5 or newer: {install('rsl')}"
-    ) from None
 
 
 class RslWorlds(VecEnv):

@@ -10,15 +10,11 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.adapters import gymnasium_env
-from gpusim_rl.core.paths import install
+from gpusim_rl.adapters.common import needs
 
-try:
+with needs("gpusim_rl.adapters.sb3_env", "stable-baselines3", "sb3"):
     from stable_baselines3.common.vec_env import VecEnv
     from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
-except ImportError:
-    raise ImportError(
-        f"gpusim_rl.adapters.sb3_env needs stable-baselines3: {install('sb3')}"
-    ) from None
 
 
 class VecWorlds(VecEnv):

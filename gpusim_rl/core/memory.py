@@ -53,11 +53,8 @@ def free_unused() -> None:
 
 @contextmanager
 def free_cycles() -> Iterator[None]:
-    """Free at the end what was made within, also what refers to itself, as an Env does.
-
-    Older objects are not searched: a search of all takes 0.2 s. Within another one, and in a
-    process that has frozen its objects itself, those that are not frozen are searched.
-    """
+    """Free at the end what was made within, also what refers to itself, as an Env does."""
+    # older objects are frozen, unless a process has done that itself: a search takes 0.2 s
     outermost = not gc.get_freeze_count()
     if outermost:
         gc.freeze()

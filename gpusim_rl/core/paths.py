@@ -23,10 +23,7 @@ def program(name: str) -> str:
 
 
 def executable(name: str) -> str:
-    """How a shell starts a command of this environment: by its name if that finds it, else by path.
-
-    The environment of a user need not be active.
-    """
+    """How a shell starts a command of this environment, which need not be active: name or path."""
     folder, first = Path(sys.executable).parent, shutil.which(name)
     if first and Path(first).parent.resolve() == folder.resolve():
         return name
@@ -35,10 +32,7 @@ def executable(name: str) -> str:
 
 
 def with_word(word: str) -> str:
-    """The command line of this process with one more word, to be copied.
-
-    The word alone if another program uses the package.
-    """
+    """The command line of this process with one more word; the word alone in another program."""
     file = Path(sys.argv[0])
     if file.resolve().parent == PACKAGE:
         start = f"{executable('python')} -m {PACKAGE.name}.{file.stem}"

@@ -63,11 +63,8 @@ def commit() -> str:
 
 
 def git(*words: str) -> str:
-    """Output of git in the checkout that this program runs from; "" where there is none.
-
-    An installed package may lie in another project's repository: git is asked in a checkout only.
-    """
-    root = PACKAGE.parent
+    """Output of git in the checkout that this program runs from; "" where there is none."""
+    root = PACKAGE.parent  # an installed package may lie in another project's repository
     if not ((root / ".git").exists() and (root / "train.py").is_file()):
         return ""
     line = ["git", "-C", str(root), *words]

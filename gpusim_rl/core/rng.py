@@ -129,10 +129,7 @@ class Rng:
         return {"rng/words": self._words, "rng/units": self._units}
 
     def of_rows(self, rows: dict[str, Tensor]) -> "Rng":
-        """The same streams, of a block that stands in other rows, of as many worlds as they are.
-
-        Every stream must have joined the block.
-        """
+        """The same streams, which have all joined the block, of one that stands in other rows."""
         twin = copy.copy(self)
         twin._words, twin._units = rows["rng/words"], rows["rng/units"]
         return twin
@@ -160,10 +157,7 @@ class Rng:
         return (self._take(name, width)[0] * high) >> 32
 
     def permutations(self, name: str, step: Tensor, count: int, n: int) -> Tensor:
-        """(count, B, n) int64, rows that are permutations of 0 … n-1, by step, row and world.
-
-        Each is a stable sort of 63-bit keys.
-        """
+        """(count, B, n) int64, rows that are permutations of 0 … n-1, by step, row and world."""
         keys = torch.empty(count, len(self.worlds), n, dtype=torch.int64, device=self.device)
         inputs = [self.worlds, step.view(1), self.seed, stream_id(name)]
         launch(philox_keys, tuple(keys.shape), inputs, [keys])

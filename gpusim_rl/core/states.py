@@ -29,10 +29,8 @@ def shared(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Live]:
 
 
 def store(live: Rows, changed: Rows) -> None:
-    """Write new rows to the live ones; others are left out. In place.
-
-    A new row may be a live one: what a step reads, it reads before anything is written.
-    """
+    """Write new rows to the live ones; others are left out. In place."""
+    # a new row may be a live one: what a step reads, it reads before anything is written
     new = separate({name: x for name, x in changed.items() if name in live}, live)
     for name, x in new.items():
         live[name].copy_(x)

@@ -44,10 +44,7 @@ def add_package(name: str, folder: Path) -> None:
 
 
 def find_class(module: ModuleType, what: str, fits: Callable[[type], bool]) -> type:
-    """The class that a module defines and that fits; ValueError unless it is exactly one.
-
-    `what` says in the plural which classes fit.
-    """
+    """The class that a module defines and that fits; ValueError unless one of `what` does."""
     classes = [
         value
         for value in vars(module).values()

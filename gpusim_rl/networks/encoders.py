@@ -176,8 +176,7 @@ def linear(a: int, b: int, gain: float, generator: torch.Generator, bias: bool =
 def mlp_forward(net: nn.Sequential, x: Tensor) -> Tensor:
     """net(x) for x (n, width), on the CPU with a faster gradient of the first layer's weight.
 
-    That of nn.Linear is (gᵀ x), which takes MKL 1.7 times as long as xᵀ g where width is no
-    multiple of 16. The width of an observation seldom is.
+    That of nn.Linear, gᵀ x, takes MKL 1.7 times as long as xᵀ g where width is no multiple of 16.
     """
     if x.is_cuda or not torch.is_grad_enabled():
         return net(x)

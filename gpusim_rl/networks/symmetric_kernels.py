@@ -125,10 +125,8 @@ def combine(
 
 
 def runs_kernels(x: Tensor) -> bool:
-    """Whether the kernels take x: on CUDA, in float32 and where no gradient by x is computed.
-
-    They do not where operators are followed, since no operator shows what a kernel does.
-    """
+    """Whether the kernels take x: on CUDA, in float32 and where no gradient by x is computed."""
+    # where operators are followed, none shows what a kernel does
     if not x.is_cuda or FunctionRun.running:
         return False
     mixed = torch.is_autocast_enabled(x.device.type)

@@ -11,9 +11,8 @@ import numpy as np
 from gpusim_rl.deploy.exported import check_operators
 from gpusim_rl.deploy.onboard.verdict import digest
 from gpusim_rl.deploy.runtime import Array, Policy, Readings
-from gpusim_rl.serve.registry import interface
+from gpusim_rl.serve.registry import SHORT, interface
 
-DIGITS = 12  # of a digest, as answers and pages show it
 LARGEST_MEMORY_BYTES = 1 << 30  # bytes of the memory of all sessions
 Rows = int | Array  # of a session: one, or (n,) numbers of the rows of n robots
 
@@ -33,7 +32,7 @@ class Version:
             check_operators(path)
         self.policy = policy = Policy(path)
         self.digest = digest(policy.data)
-        self.name, description = self.digest[:DIGITS], policy.description
+        self.name, description = self.digest[:SHORT], policy.description
         command = policy.command or {}
         self.widths = policy.needs | ({"command": len(command["names"])} if command else {})
         self.interface = interface(policy)

@@ -153,10 +153,7 @@ class Cloning:
             b.copy_(first)
 
     def step(self, rows: Tensor, targets: Tensor | None = None) -> None:
-        """One step of the optimizer on rows (n,) of the demonstrations. In place.
-
-        targets: (N,) of the critic; without them the actor alone learns.
-        """
+        """One step on rows (n,) of the demonstrations; of the critic by targets (N,). In place."""
         r, policy, optimizer = self.demos.record, self.policy, self.optimizer
         obs, critic = policy.normalize(r.obs[rows], r.critic[rows])
         error = (policy.mean(obs) - r.action[rows]).square().mean()

@@ -131,10 +131,7 @@ class PPO:
         self.skips[SKIPPED_NOW].zero_()
 
     def minibatch(self) -> None:
-        """One step of the optimizer on the next minibatch. In place.
-
-        If the loss or a gradient is not finite, the minibatch is skipped and counted.
-        """
+        """One step on the next minibatch, skipped if loss or gradient is not finite. In place."""
         self.minibatches.take()
         self.gradients()
         self.optimizer.clip(self.losses)
@@ -204,10 +201,7 @@ class PPO:
 
 
 def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) -> Any:
-    """The networks that settings describe, of a kind that takes what `ActorCritic` takes.
-
-    ValueError if they cannot be as symmetric as asked.
-    """
+    """The networks that settings describe; ValueError if they cannot be as symmetric as asked."""
     symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden, cfg.memory != "none")
     made = kind(spec.dims, cfg, symmetry=symmetry, mirrors=mirrors, seed=spec.seed)
     return made.to(spec.device)

@@ -138,7 +138,7 @@ class Minibatches:
     def fill(self, samples: dict[str, Tensor], first: dict[str, Tensor], order: Tensor) -> None:
         """Pack samples (T, B, …), to be taken in an order (count, n) from its first row. In place.
 
-        first: the policy's memory before the rollout, of which no copy is made.
+        Of `first`, the policy's memory before the rollout, no copy is made.
         """
         self.first = first
         packed({name: x.flatten(0, 1) for name, x in samples.items()}, out=self.samples.rows)

@@ -154,10 +154,8 @@ class SAC:
         self.skipped.zero_()
 
     def measure_returns(self, values: Tensor) -> None:
-        """Let the scale of returns follow discounted sums (T, B). In place.
-
-        It is their mean absolute deviation, which few large penalties hardly change.
-        """
+        """Let the scale of returns follow discounted sums (T, B). In place."""
+        # their mean absolute deviation, which few large penalties hardly change
         n, (mean, _, weight) = values.numel() * self.group.size, self.returns
         weight.mul_(1 - SCALE_FORGET_RATE).add_(n)
         share = n / weight

@@ -88,10 +88,7 @@ class AMP:
             )
 
     def step(self, shown: Tensor, entries: Tensor, valid: Tensor) -> None:
-        """One step of Adam on transitions (n, 2k) shown and (m, 2k) of the policy. In place.
-
-        valid: (m,) 1, or 0 for a transition of a faulty world, which counts for nothing.
-        """
+        """One step on transitions (n, 2k) shown and (m, 2k) of the policy; valid (m,). In place."""
         group, first = self.spec.group, shown.requires_grad_()
         count = group.all_reduce(valid.sum()).clamp(min=1)  # of all processes
         real, fake = self.network(first).squeeze(-1), self.network(entries).squeeze(-1)
