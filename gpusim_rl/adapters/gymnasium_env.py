@@ -22,11 +22,12 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.viewer.offscreen import Camera
 
-with common.needs("gpusim_rl.adapters.gymnasium_env", "gymnasium 1.1 or newer", "gym"):
+with common.needs(__name__, "gymnasium 1.1 or newer", "gym"):
     import gymnasium
     from gymnasium.spaces import Box
     from gymnasium.vector import AutoresetMode, VectorEnv
     from gymnasium.vector.utils import batch_space
+
 MODES = ("rgb_array",)
 Info = dict[str, Any]
 HEIGHT, WIDTH = 360, 480  # pixels

@@ -17,7 +17,7 @@ from gpusim_rl.adapters import common
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.streams import torch_threads
 
-with common.needs("gpusim_rl.adapters.rsl_rl_env", "rsl-rl-lib 5 or newer", "rsl"):
+with common.needs(__name__, "rsl-rl-lib 5 or newer", "rsl"):
     from rsl_rl.env import VecEnv
     from tensordict import TensorDict
 

@@ -12,7 +12,7 @@ import numpy as np
 from gpusim_rl.adapters import gymnasium_env
 from gpusim_rl.adapters.common import needs
 
-with needs("gpusim_rl.adapters.sb3_env", "stable-baselines3", "sb3"):
+with needs(__name__, "stable-baselines3", "sb3"):
     from stable_baselines3.common.vec_env import VecEnv
     from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
 
