@@ -4,6 +4,9 @@ The function runs once. Each tensor that an operation makes depends on all that 
 arguments depend on, also through comparisons and `where`. It costs milliseconds.
 """
 
+# torch has no types for some of its members, and no public name of a storage:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+
 import linecache
 import traceback
 from collections.abc import Callable, Iterable

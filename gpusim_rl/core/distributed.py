@@ -7,9 +7,13 @@ without torch, reads the environment too. If a process ends, the others raise Pe
 exchange. With NCCL, they do so only if that exchange is waited for; else NCCL ends them.
 """
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnusedImport=false
+
 import atexit
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +30,7 @@ class PeerLost(RuntimeError):
 
 
 @contextmanager
-def peers_alive(rank: int) -> Iterator[None]:
+def peers_alive(rank: int) -> Generator[None]:
     """Turns the errors of a lost connection into PeerLost, in one line."""
     try:
         yield

@@ -1,9 +1,13 @@
 """Errors as a user sees them: one line on stderr and an exit code."""
 
+# MuJoCo has no types:
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportAttributeAccessIssue=false, reportUnknownLambdaType=false
+
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -39,7 +43,7 @@ def exit_with_error(message: str, code: int = 2) -> NoReturn:
 
 
 @contextmanager
-def no_stderr() -> Iterator[None]:
+def no_stderr() -> Generator[None]:
     """Drop what is written to the descriptor of stderr meanwhile, by C code too."""
     stderr = os.dup(2)
     with open(os.devnull, "w") as nowhere:
@@ -63,7 +67,7 @@ def silence_mujoco() -> None:
 
 
 @contextmanager
-def one_line_errors(code: int = 2):
+def one_line_errors(code: int = 2) -> Generator[None]:
     """Turn what a user can get wrong (ValueError, OSError) into one line, in code that builds."""
     try:
         yield

@@ -8,7 +8,7 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 Plain = dict[str, Any]  # a map of YAML or JSON: texts, numbers, truth values, null, lists, maps
 LARGEST_TEXT_BYTES = 1 << 20  # bytes of a text file that is read whole, if nothing else is said
@@ -102,22 +102,23 @@ def read_map(text: str | bytes) -> Plain:
     Deep ones are read by `json.loads`, and overflow the stack of whoever writes them again.
     """
     try:
-        value = json.loads(text)
+        value: object = json.loads(text)
         deep = depth(value) > DEEPEST
     except RecursionError:
-        deep = True
+        value, deep = None, True
     if deep:
         raise ValueError(f"JSON with more than {DEEPEST} lists or maps in one another")
     if not isinstance(value, dict):
         raise ValueError(f"JSON of type {type(value).__name__}: expected a map")
-    return value
+    return cast(Plain, value)
 
 
 def depth(value: object) -> int:
     """How many lists and maps of JSON lie in one another."""
     if not isinstance(value, dict | list):
         return 0
-    return 1 + max(map(depth, value.values() if isinstance(value, dict) else value), default=0)
+    inner = cast(Plain, value).values() if isinstance(value, dict) else cast(list[object], value)
+    return 1 + max(map(depth, inner), default=0)
 
 
 def digest(file: Path) -> Plain:

@@ -5,6 +5,10 @@ record. So a function of Warp launches alone (`kernels=True`) is captured there,
 one simply runs.
 """
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+
 import functools
 import gc
 import itertools

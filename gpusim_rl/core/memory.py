@@ -3,7 +3,7 @@
 import ctypes
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def free_unused() -> None:
 
 
 @contextmanager
-def free_cycles() -> Iterator[None]:
+def free_cycles() -> Generator[None]:
     """Free at the end what was made within, also what refers to itself, as an Env does."""
     # older objects are frozen, unless a process has done that itself: a search takes 0.2 s
     outermost = not gc.get_freeze_count()
@@ -74,7 +74,7 @@ def trim_heap() -> None:
 
 
 @contextmanager
-def out_of_memory_named(worlds: int):
+def out_of_memory_named(worlds: int) -> Generator[None]:
     """Turn the errors of an allocation that failed into OutOfMemory, which names num_envs."""
     try:
         yield

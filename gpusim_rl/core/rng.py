@@ -10,7 +10,9 @@ bit-equal on every device, normals to 1e-6.
 
 # The kernel is Warp's dialect of Python:
 # pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUntypedFunctionDecorator=false, reportAttributeAccessIssue=false
 
 import copy
 import hashlib

@@ -44,7 +44,7 @@ def separate(changed: Rows, live: Rows) -> Rows:
 
 def copy_state(live: dict[str, Live], group: ProcessGroup = SINGLE) -> dict[str, Tensor]:
     """Copies of live tensors by name, with the worlds of all processes."""
-    state = {}
+    state: dict[str, Tensor] = {}
     for name, (x, worlds) in live.items():
         # what is gathered of several processes is a copy already
         rows = group.all_gather(x) if worlds else x

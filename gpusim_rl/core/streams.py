@@ -1,6 +1,11 @@
 """Where work runs: on one CUDA stream for torch and Warp, and on how many threads of the CPU."""
 
+# torch and Warp have no types for some of their members:
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnnecessaryComparison=false
+
 import functools
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -109,7 +114,7 @@ def as_array(number: Tensor | float, device: torch.device) -> Tensor:
 
 # Why: docs/decisions/processes.md
 @contextmanager
-def torch_threads(n: int):
+def torch_threads(n: int) -> Generator[None]:
     """Run torch's CPU operations on n threads for a while; 0 leaves their number as it is."""
     before = torch.get_num_threads()
     torch.set_num_threads(n or before)

@@ -29,7 +29,7 @@ def unmoved(*signs: float) -> Flip:
 
 def concatenated(flips: Iterable[Flip]) -> Flip:
     """Flips of adjacent columns as one."""
-    order, signs = [], []
+    order, signs = list[int](), list[float]()
     for flip in flips:
         order += [len(signs) + i for i in flip.order]
         signs += flip.signs

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Event, Thread
@@ -41,7 +41,7 @@ def counted(steps: int, doing: str, say: Say = print_now) -> Iterator[int]:
 
 
 @contextmanager
-def waiting(doing: str, say: Say = print_now) -> Iterator[None]:
+def waiting(doing: str, say: Say = print_now) -> Generator[None]:
     """Say that work of unknown length goes on, and for how long. Arguments are as of `counted`."""
     if sys.stdout.isatty():
         from rich.console import Console

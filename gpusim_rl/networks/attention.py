@@ -1,5 +1,8 @@
 """An encoder that attends to the last frames of an episode."""
 
+# torch has no types for some of its functions:
+# pyright: reportUnknownVariableType=false
+
 import torch
 from torch import Tensor, nn
 

@@ -1,5 +1,8 @@
 """From a view to a network's output: layers, and encoders before them that remember an episode."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownVariableType=false
+
 import math
 from dataclasses import dataclass
 from itertools import pairwise

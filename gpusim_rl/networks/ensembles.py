@@ -1,5 +1,9 @@
 """Networks side by side, with layer norm: the critics of an ensemble, or an actor by itself."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from itertools import pairwise
 
 import torch

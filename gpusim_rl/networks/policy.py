@@ -1,5 +1,8 @@
 """`Policy`: what acts. The actor-critic of PPO: normalizers, an actor and a critic."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol

@@ -1,5 +1,9 @@
 """Networks that commute with a mirror: of an image they make the image of the result."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 import math
 from itertools import pairwise
 from typing import Any

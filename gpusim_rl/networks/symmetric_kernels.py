@@ -7,7 +7,10 @@ launches. On the CPU torch is faster, since its operations take vector instructi
 # ruff: noqa: UP018 (in a kernel float(0.0) is a variable, 0.0 a constant)
 # The kernels are Warp's dialect of Python:
 # pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUntypedFunctionDecorator=false, reportAttributeAccessIssue=false
+# pyright: reportUnnecessaryComparison=false, reportUnknownParameterType=false
 
 import math
 from typing import Any
