@@ -51,10 +51,6 @@ class Worlds(VectorEnv):
       reward 0 and final observations of zeros. Leave it out if you can.
     - `final_obs`, `final_info`, where an episode ended: the observation of its last state, without
       noise, and the `critic` and `fault` of that state. Bootstrap time-outs from these.
-
-    Args:
-        cfg: the configuration of train.py, checked.
-        render_mode: None or "rgb_array".
     """
 
     metadata: Info = {  # noqa: RUF012

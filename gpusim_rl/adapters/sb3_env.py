@@ -99,8 +99,5 @@ class VecWorlds(VecEnv):
 
 
 def make(task: str, num_envs: int | None = None, **keys: Any) -> VecWorlds:
-    """`num_envs` worlds of a task for Stable-Baselines3.
-
-    Arguments and errors are those of `gymnasium_env.make`.
-    """
+    """Worlds of a task for Stable-Baselines3. Arguments are those of `gymnasium_env.make`."""
     return VecWorlds(gymnasium_env.make(task, num_envs, **keys))

@@ -70,10 +70,8 @@ def write(runs: list[Path], out: Path) -> None:
 
 
 def write_or_warn(runs: list[Path], out: Path) -> bool:
-    """Write the page of runs that end. Returns whether it could be; if not, one line says why.
-
-    A training must not fail for its report, whatever is wrong with that.
-    """
+    """Write the page of runs that end. Returns whether it could be; if not, one line says why."""
+    # a training must not fail for its report, whatever is wrong with that
     try:
         write(runs, out)
         return True

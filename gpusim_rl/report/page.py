@@ -56,10 +56,7 @@ def last_value(run: Summary, name: str) -> float | None:
 
 
 def sections(settings: curves.Settings, film: bool) -> dict[str, list[Panel]]:
-    """Title → the panels below it, of all that the runs have metrics for.
-
-    film: whether the page has one. If not, its first curve takes the place.
-    """
+    """Title → its panels, of all that the runs have metrics for; a curve takes a film's place."""
     runs = [run for group in settings.values() for run in group]
     names = list(dict.fromkeys(name for run in runs for name in run.columns))
     by_prefix = {x: [name for name in names if name.startswith(f"{x}/")] for x in PREFIXES}

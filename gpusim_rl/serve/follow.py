@@ -9,11 +9,9 @@ ENDING = ".json"
 
 
 def alias_file(registry: str | None, alias: str) -> Path:
-    """The file of an alias, which may not be there yet; ValueError or FileNotFoundError.
+    """The file of an alias, which may not be there yet: `alias` itself without a registry.
 
-    Args:
-        registry: its directory; None if `alias` is the file itself.
-        alias: `released`, or `quadruped.released` if policies of several names are released.
+    Else that of `released`, or of `quadruped.released` if there are several, or an error.
     """
     if registry is None:
         return Path(alias)
@@ -36,17 +34,14 @@ class Alias:
         self.path, self.text = path, ""
 
     def look(self) -> Version | None:
-        """The version that it names; None if it is the one of the last look, or none yet.
-
-        ValueError or OSError if it cannot be read. It is then not looked at again until it changes.
-        """
+        """The version that it names; None if it is the one of the last look, or none yet."""
         try:
             text = read_text(self.path)
         except FileNotFoundError:
             return None
         if text == self.text:
             return None
-        self.text = text
+        self.text = text  # what cannot be read is not looked at again until it changes
         try:
             description = read_map(text)
             name, key = str(description["file"]), str(description["sha256"])

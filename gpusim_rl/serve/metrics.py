@@ -10,10 +10,7 @@ SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0)  # ends of t
 
 
 class Metrics:
-    """What a `Server` counts; `collect` says what each number is.
-
-    Counting is one call for each batch, since each step of a robot has only some microseconds.
-    """
+    """What a `Server` counts; `collect` says what each number is."""
 
     def __init__(self, server: Any):
         self.server = server
@@ -26,6 +23,7 @@ class Metrics:
 
     def count(self, now: float, since: np.ndarray, faults: int) -> None:
         """Count a batch that was answered now, whose steps arrived at `since` (n,) [s]."""
+        # one call for each batch, since each step of a robot has only some microseconds
         waits = now - since
         self.counts += np.bincount(np.searchsorted(SECONDS, waits), minlength=len(self.counts))
         self.seconds += float(waits.sum())

@@ -54,10 +54,7 @@ class Version:
 
 
 class Pool:
-    """Up to `size` robots, what each remembers, and the version that drives them.
-
-    ValueError if the memory of so many would be too large.
-    """
+    """Up to `size` robots, if memory allows, what each remembers, and what drives them."""
 
     def __init__(self, version: Version, size: int):
         one = sum(x.nbytes for x in version.policy.start.values())
@@ -118,10 +115,7 @@ class Pool:
             self.restart(rows[of_each("restart", restart, rows.shape) != 0])
 
     def step(self, at: Array) -> tuple[Array, Array]:
-        """(n, nu) targets and (n,) faults of the robots of rows (n,), whose readings were written.
-
-        ValueError as of `Policy.run`; what they remember then stays.
-        """
+        """(n, nu) targets and (n,) faults of rows (n,) of robots; ValueError as of `Policy.run`."""
         readings = {name: x[at] for name, x in self.readings.items()}
         memory = {name: x[at] for name, x in self.memory.items()}
         begins = self.begins[at]
@@ -149,10 +143,7 @@ class Pool:
 
     # Why: docs/decisions/registry.md
     def swap(self, version: Version) -> None:
-        """Let another version drive from the next step on.
-
-        ValueError as of `carried_memory` and `Pool`; nothing is changed then.
-        """
+        """Let another version drive from the next step on; ValueError if that cannot be."""
         carried = self.carried_memory(version)
         memory = Pool(version, self.size).memory
         self.memory = memory | {name: self.memory[name] for name in carried}

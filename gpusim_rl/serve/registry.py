@@ -52,22 +52,14 @@ Row = dict[str, Any]
 
 
 class Verb(NamedTuple):
-    """What the command line takes of a verb, and a form of the page.
+    """What the command line takes of a verb, and a form of the page."""
 
-    Attributes:
-        call: takes the registry's directory, then the words and keys by their names.
-        words: in order, of which `optional` may be missing at the end.
-        keys: KEY=VALUE, each of which may be missing.
-        settings: whether it takes settings of the gate and of comparisons, as `words`.
-        form: keys that a form has, too; None if the page has no form of it.
-    """
-
-    call: Callable[..., Any]
-    words: tuple[str, ...] = ()
-    optional: int = 0
-    keys: tuple[str, ...] = ()
-    settings: bool = False
-    form: tuple[str, ...] | None = None
+    call: Callable[..., Any]  # takes the registry's directory, then words and keys by their names
+    words: tuple[str, ...] = ()  # in order
+    optional: int = 0  # words that may be missing at the end
+    keys: tuple[str, ...] = ()  # KEY=VALUE, each of which may be missing
+    settings: bool = False  # whether it takes settings of the gate and comparisons, as `words`
+    form: tuple[str, ...] | None = None  # keys that a form has, too; None: there is no form
 
 
 SCHEMA = """
@@ -126,7 +118,7 @@ class Registry:
                 with self.transaction():
                     for statement in SCHEMA.split(";"):
                         self.db.execute(statement)
-            self.write_aliases()
+            self.write_aliases()  # a process may have been killed before it wrote
 
     @contextmanager
     def one_line_errors(self) -> Iterator[None]:
@@ -186,10 +178,7 @@ class Registry:
         return self.version(name, key)
 
     def version(self, name: str, which: int | str) -> Row:
-        """The row of a version: its number, an alias, or the beginning of its digest.
-
-        ValueError, which names the choices, if there is none or there are several.
-        """
+        """The row of a version: its number, alias, or the beginning of its digest; ValueError."""
         mine = self.rows("select * from version where name=? order by version", name)
         if not mine:
             names = [x["name"] for x in self.rows("select distinct name from version")]
@@ -335,10 +324,7 @@ class Registry:
         return self.rows(line, name, alias)
 
     def write_aliases(self) -> None:
-        """Write the file of each alias that differs from the database.
-
-        Opening a registry does this, too: a process may have been killed before it wrote.
-        """
+        """Write the file of each alias that differs from the database."""
         if self.outdated():
             with self.transaction():  # so that no older state is written after a newer one
                 for file, text in self.outdated().items():
@@ -390,10 +376,7 @@ class Registry:
         write_whole(out, memory.getvalue())
 
     def list(self, name: str | None = None) -> list[Row]:
-        """All versions, or those of a name, with their aliases, and the last judgement of each.
-
-        `changed` tells that this was by other limits or scenarios than usual.
-        """
+        """All versions, or those of a name, with their aliases, and the last judgement of each."""
         now_at: dict[tuple[str, int], list[str]] = {}
         for x in self.rows(NOW):
             now_at.setdefault((x["name"], x["version"]), []).append(x["alias"])
@@ -403,6 +386,7 @@ class Registry:
         none = {"verdict": None, "changed": None}
         return [
             row
+            # changed: by other limits or scenarios than usual
             | {"verdict": of["verdict"], "changed": (of["changed"] or "{}") != "{}"}
             | {"aliases": now_at.get((row["name"], row["version"]), [])}
             for row in self.rows(line, name)
@@ -428,10 +412,8 @@ def read_exported(file: Path, largest: int) -> tuple[bytes, Row]:
 
 
 def checked(row: Row) -> Row:
-    """A row of the database with its maps; ValueError for what this program never writes.
-
-    Whoever edited the database may have put anything into any column, such as a path into a name.
-    """
+    """A row of the database with its maps; ValueError for what this program never writes."""
+    # whoever edited the database may have put anything into any column, a path into a name
     for key, x in row.items():
         right = isinstance(x, int if key in NUMBERS else str) or (key == "removed" and x is None)
         if not right or (key in DIGESTS and not re.fullmatch("[0-9a-f]{64}", str(x))):

@@ -65,15 +65,10 @@ class Job(NamedTuple):
 
 
 class PageServer(ThreadingHTTPServer):
-    """The page of a registry at a port of this machine; OSError if the port is taken.
+    """The page of a registry at a port of this machine, 0 for any; OSError if the port is taken.
 
-    Args:
-        port: 0 for any that is free.
-        verbs: of which those with a form are run.
-
-    Attributes:
-        token: that each request shows. It is part of the address, so that only who started the page
-            may use it, and not another user of the machine or another site in the browser.
+    Each request shows the token. It is part of the address, so that only who started the page may
+    use it, and not another user of the machine or another site in the browser.
     """
 
     daemon_threads = True
@@ -246,10 +241,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def contents(folder: Path, name: str) -> Row:
-    """What the page shows of a registry: the names in it, and all about one of them.
-
-    ValueError if it has no such name.
-    """
+    """What the page shows of a registry: the names in it, and all about one, or ValueError."""
     if not (folder / "registry.db").is_file():  # the first file that is added makes it
         return {"names": [], "name": "", "versions": [], "older": 0, "aliases": {}, "events": []}
     registry = Registry(folder)

@@ -280,10 +280,7 @@ class Server:
 
 
 def robots_of(path: str) -> int | None:
-    """How many robots a session's address asks for with `?robots=`; None if it does not say.
-
-    ValueError in one line unless that is a number from 1 on.
-    """
+    """How many robots a session's address asks for with `?robots=`; None if it does not say."""
     query = parse_qs(path.partition("?")[2], keep_blank_values=True)
     if "robots" not in query:
         return None

@@ -87,10 +87,7 @@ class Caption:
         return float(np.linalg.norm(position - before)) / passed if t > begun else 0.0
 
     def write(self, picture: np.ndarray, t: float, position: np.ndarray | None) -> np.ndarray:
-        """A picture (height, width, 3) uint8 with the text of `text` in a bar at its lower edge.
-
-        Words that differ from the command are orange and have a disc before them.
-        """
+        """A picture (height, width, 3) uint8 with the text of `text` in a bar at its lower edge."""
         from PIL import Image, ImageDraw
 
         if not (parts := self.parts(t, position)):
@@ -108,7 +105,7 @@ class Caption:
         for i, line in enumerate(lines):
             x, y = size / 2, top + size / 2 + 1.5 * size * i
             for words, differs in line:
-                color = ORANGE if differs else WHITE
+                color = ORANGE if differs else WHITE  # from the command: with a disc before it
                 if differs:
                     draw.ellipse((x, y + 0.3 * size, x + 0.6 * size, y + 0.9 * size), fill=color)
                     x += 0.9 * size

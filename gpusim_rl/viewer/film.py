@@ -92,10 +92,7 @@ def pictures(
 
 @contextlib.contextmanager
 def open_video(path: Path, rate: float) -> Iterator[Any]:
-    """A writer of pictures to a video with `rate` frames per second; a .gif plays for ever.
-
-    The file appears only when it is whole. OSError, in one line, if it cannot be written.
-    """
+    """A writer to a video of `rate` frames per second, which appears when it is whole; OSError."""
     if path.suffix.lower() == ".gif":
         yield (video := Gif())
         return write_whole(path, video.encode(1000 / rate))

@@ -78,7 +78,6 @@ def load_backend() -> type:
 def check_context(context_class: type) -> bool:
     """Open a context and close it again. Returns whether it draws without a GPU, on the processor.
 
-    Raises an error of the backend's if that fails.
     GLFW only warns when it fails, and MuJoCo then renders without a context. The first attempt is
     an error that leaves MuJoCo's loader of OpenGL locked, and the second one aborts the process.
     """

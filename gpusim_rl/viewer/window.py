@@ -74,14 +74,10 @@ class Keys:
 
 
 def view(model: "MjModel", frames: Frames, keys: Keys | None = None, rollout: Any = None) -> None:
-    """Show the frames in MuJoCo's viewer, in real time, until the window closes.
+    """Show the frames in MuJoCo's viewer, in real time, until the window closes; or ValueError.
 
-    Args:
-        frames: states of the model, which are asked for as they are shown.
-        keys: takes the keys that are pressed.
-        rollout: whose command is drawn as an arrow, and whose robot is pushed.
-
-    Raises ValueError where no window can be opened.
+    They are asked for as they are shown. The command of `rollout` is drawn as an arrow, and its
+    robot is pushed by `keys`.
     """
     import mujoco
     import mujoco.viewer

@@ -29,9 +29,7 @@ IDLE = 1.0  # s between two looks for the parent process while nothing moves
 def serve(cfg: dict[str, Any], words: list[str], parent: int) -> None:
     """Show policies on a page until Ctrl-C, or until the parent process has ended.
 
-    Args:
-        words: run directories or .onnx files, one or two.
-        parent: id of the parent process when this one began.
+    words: run directories or .onnx files, one or two.
     """
     with errors.one_line_errors(), check_versions():
         server, address = open_server(PORT if cfg["port"] is None else cfg["port"])

@@ -166,10 +166,7 @@ class Sliders:
             self.touring.value = False
 
     def follow(self, description: Description, command: np.ndarray | None) -> None:
-        """Set the sliders to a command (n,) of the tour.
-
-        Nothing changes without a tour, or if a page has moved a slider since.
-        """
+        """Set the sliders to a command (n,) of the tour, unless a page has moved one since."""
         moved = any(self.sliders[name].value != x for name, x in self.places.items())
         if command is None or moved or not self.touring.value:
             return

@@ -128,10 +128,7 @@ class Scene:
         return self.data.xpos[self.tracked] + self.places[world]
 
     def draw(self, last: int, command: np.ndarray | None) -> None:
-        """Draw all worlds as they are now, and a command (n,) as an arrow over the robot of `last`.
-
-        `self.data` has that world's state afterwards.
-        """
+        """Draw all worlds as they are now, and a command (n,) over the robot of `last`."""
         n, model, data, boxes = self.rollout.worlds, self.model, self.data, self.boxes
         pos, quat = np.zeros((n, model.nbody, 3)), np.zeros((n, model.nbody, 4))
         places, turns, sizes = (np.zeros((n, len(boxes), k)) for k in (3, 4, 3))

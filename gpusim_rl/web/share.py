@@ -31,10 +31,7 @@ class Making(NamedTuple):
 
 
 class Share:
-    """Sends files of policies to the page that asked, one at a time, and says how it goes.
-
-    What has to be made is made by play.py in another process, in a folder that is removed.
-    """
+    """Sends files of policies to the page that asked, one at a time, as play.py makes them."""
 
     def __init__(self, say: Callable[[str], None]):
         self.say = say
