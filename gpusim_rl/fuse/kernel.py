@@ -209,20 +209,6 @@ class Kernel(Eager):
         with run:
             return self.function(rows), run.one_sided
 
-    @torch.no_grad()
-    def difference(self, rows: Rows, share: float = 1.0) -> dict[str, float]:
-        """Result → its largest difference from torch's on these rows, relative to its size.
-
-        Whole numbers and truth values that differ give infinity. share: of the worlds, those that
-        differ least.
-        """
-        rows = {key: x.clone() for key, x in rows.items()}
-        got, right = self.results(rows), self.function(rows)
-        return {
-            key: largest_difference(right[key], got[key], right.get(place.mask_name), share)
-            for key, place in self.places.items()
-        }
-
     def results(self, rows: Rows) -> Rows:
         """The results of other rows, of any number of worlds; zero where a guard is false."""
         worlds = len(next(iter(rows.values())))
