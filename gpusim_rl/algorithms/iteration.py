@@ -40,21 +40,12 @@ class Iteration:
     """A source, reward models, a learner and a schedule as one: iterate, report, save, continue.
 
     Args:
-        env: the worlds whose task is learned; the source steps them, unless its steps come from
-            elsewhere.
-        source: fills the record that the learner reads.
-        learner: improves the policy.
-        spec: what the learner was made from.
+        env: the worlds whose task is learned, though the source's steps may be from elsewhere.
         rewards: reward models, whose rewards are added before the update.
         schedule: changes `numbers` before each iteration.
         numbers: the live numbers that a curriculum or a population may write, by their keys.
         graph: "parts" captures each part, "whole" an iteration in one graph, "off" nothing. The
             physics of a Sim that is not capturable stays outside.
-
-    Attributes:
-        iterations: how many are done.
-        size: control steps of all worlds of this process in an iteration.
-        metrics: what every row of `report` may hold.
     """
 
     def __init__(
@@ -73,7 +64,7 @@ class Iteration:
         self.policy, self.group, self.timer = learner.policy, spec.group, spec.timer
         self.rewards, self.graph = rewards, graph
         self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
-        self.size = spec.num_steps * spec.num_envs
+        self.size = spec.num_steps * spec.num_envs  # control steps in an iteration
         self.iterations = self.logged = 0  # known to the host: done; at the last report
         made = [x for model in (learner, *rewards) for x in model.metrics]
         self.metrics = (*env.statistics.metrics, *METRICS, *made)

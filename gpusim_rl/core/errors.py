@@ -57,10 +57,8 @@ def no_stderr() -> Generator[None]:
 
 @functools.cache
 def silence_mujoco() -> None:
-    """Drop MuJoCo's printed warnings, once per process: whoever steps looks for faults.
-
-    Printed they would tear the live table, or fill MUJOCO_LOG.TXT in the working directory.
-    """
+    """Drop MuJoCo's printed warnings, once per process: whoever steps looks for faults."""
+    # they would tear the live table, or fill MUJOCO_LOG.TXT in the working directory
     import mujoco
 
     mujoco.set_mju_user_warning(lambda _: None)

@@ -97,10 +97,8 @@ def read_text(path: Path, largest: int = LARGEST_TEXT_BYTES) -> str:
 
 
 def read_map(text: str | bytes) -> Plain:
-    """The map of a JSON text; ValueError in one line if it is none, or is nested too deeply.
-
-    Deep ones are read by `json.loads`, and overflow the stack of whoever writes them again.
-    """
+    """The map of a JSON text; ValueError in one line if it is none, or is nested too deeply."""
+    # deep ones are read by `json.loads`, and overflow the stack of whoever writes them again
     try:
         value: object = json.loads(text)
         deep = depth(value) > DEEPEST

@@ -15,11 +15,8 @@ class OutOfMemory(ValueError):
 
 
 def check_free(what: str, size: float, device: torch.device) -> None:
-    """Raise OutOfMemory, which names what takes them, unless so many bytes are free on the device.
-
-    Less than 1 GiB is taken for granted.
-    """
-    if size < 2**30:
+    """Raise OutOfMemory, which names what takes them, unless so many bytes are free on a device."""
+    if size < 2**30:  # is taken for granted
         return
     free = free_bytes(device)
     if size > free:

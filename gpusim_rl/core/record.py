@@ -98,10 +98,7 @@ class Record:
         return rows[..., self._place[first].start : self._place[last].stop]
 
     def put(self, t: Tensor, values: dict[str, Tensor]) -> None:
-        """Write columns (B, …) at the places t (1,), with one kernel for adjacent ones. In place.
-
-        A value that is no column is left out.
-        """
+        """Write values that are columns (B, …) at t (1,), adjacent ones by one kernel. In place."""
         names = tuple(values)
         if names not in self._runs:
             self._runs[names] = self._adjacent(names)

@@ -20,10 +20,7 @@ KEEP_ALL = 2**63  # [byte] more than a device has: Warp's pool gives nothing bac
 
 @functools.cache
 def start_warp() -> None:
-    """Initialize Warp once per process, and print nothing: no banner, no log of compilations.
-
-    ValueError if the folder of its kernels cannot be written.
-    """
+    """Initialize Warp once per process, and print nothing; ValueError if it cannot keep kernels."""
     wp.config.log_level = wp.LOG_WARNING
     try:
         # without a CUDA driver Warp's C code writes a warning to stderr

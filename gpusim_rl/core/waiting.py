@@ -21,10 +21,7 @@ def clock(seconds: float) -> str:
 
 
 def counted(steps: int, doing: str, say: Say = print_now) -> Iterator[int]:
-    """The numbers of the steps, while a bar or lines tell how many are done.
-
-    doing: such as "evaluating". say: takes the lines where there is no terminal.
-    """
+    """The numbers of the steps, while a bar tells how many are done, or `say` in a log."""
     if sys.stdout.isatty():
         from rich.markup import escape
         from rich.progress import track

@@ -102,10 +102,6 @@ class Kernel(Eager):
         rows: the live rows.
         places: result → where it is written. Guarded ones are written first.
 
-    Attributes:
-        source: the module of the kernel.
-        operators: operators of torch that it replaces.
-
     Raises:
         UnknownOperator: an operator has no translation.
     """

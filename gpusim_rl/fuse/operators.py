@@ -207,9 +207,7 @@ def clamp(t: Tracer, call: Call) -> Cells:
 @operator("where")
 def where(t: Tracer, call: Call) -> Cells:
     mask, a, b = call.args
-    kind, shape = KINDS[call.result.dtype], tuple(call.result.shape)
-    worlds = any(isinstance(x, Cells) and x.worlds for x in call.args)
-    inner = shape[1:] if worlds else shape
+    kind, (inner, worlds) = KINDS[call.result.dtype], call.over(call.args)
     masks = t.aligned(mask, inner, worlds, "bool")
     yes, no = (t.aligned(x, inner, worlds, kind) for x in (a, b))
     names = np.empty(inner, dtype=object)
@@ -245,8 +243,7 @@ def nan_to_num(t: Tracer, call: Call) -> Cells:
 def copy(t: Tracer, call: Call) -> Cells:
     """A copy, of another kind perhaps; what is written to the first argument, if there are two."""
     kind, x = KINDS[call.result.dtype], call.args[-1 if len(call.args) < 2 else 1]
-    worlds = any(isinstance(y, Cells) and y.worlds for y in call.args[:2])
-    shape = tuple(call.result.shape[int(worlds) :])
+    shape, worlds = call.over(call.args[:2])
     return Cells(t.aligned(x, shape, worlds, kind).copy(), worlds, kind)
 
 
@@ -289,11 +286,9 @@ def vector_norm(t: Tracer, call: Call) -> Cells:
 
 @operator("linalg_cross")
 def cross(t: Tracer, call: Call) -> Cells:
-    shape, kind = tuple(call.result.shape), KINDS[call.result.dtype]
-    if call.get(2, "dim", -1) not in (-1, len(shape) - 1):
+    kind, (inner, worlds) = KINDS[call.result.dtype], call.over(call.args[:2])
+    if call.get(2, "dim", -1) not in (-1, call.result.ndim - 1):
         raise UnknownOperator("a cross product along another axis than the last")
-    worlds = any(x.worlds for x in call.args[:2])
-    inner = shape[1:] if worlds else shape
     a, b = (t.aligned(x, inner, worlds, kind) for x in call.args[:2])
     names = np.empty(inner, dtype=object)
     for place in np.ndindex(*inner[:-1]):

@@ -96,12 +96,9 @@ class Flat(Cells):
 
 
 class FunctionRun(TorchDispatchMode):
-    """A run of a function whose operators are followed.
+    """A run of a function whose operators are followed."""
 
-    Attributes:
-        running: whether any such run goes on. Kernels of Warp are no operators: use none then.
-    """
-
+    # whether any such run goes on: kernels of Warp are no operators, so none is used then
     running: ClassVar[bool] = False
 
     @classmethod
@@ -118,27 +115,20 @@ class FunctionRun(TorchDispatchMode):
 
 
 class Tracer(FunctionRun):
-    """Runs operators, and writes down what they compute for one world.
+    """Runs operators on a device, and writes down what they compute for one world.
 
-    Args:
-        operators: name → its translation (tracer, call) → cells.
-        device: of the rows.
-
-    Attributes:
-        lines: (name, expression) of each scalar, in the order of computation.
-        constants: argument → tensor that the function reads beside its rows. It stays live.
-        steps: the operators so far.
-        places: names of numbers that look up entries of a table.
-        indices: tensors that pick columns, with their versions: what they hold stands in the code.
+    operators: name → its translation (tracer, call) → cells.
     """
 
     def __init__(self, operators: dict[str, Callable[..., Any]], device: torch.device):
         super().__init__()
         self.operators, self.device = operators, device
-        self.lines: list[tuple[str, str]] = []
+        self.lines: list[tuple[str, str]] = []  # name and expression, in the order of computation
+        # argument → tensor that the function reads beside its rows; it stays live
         self.constants: dict[str, Tensor] = {}
-        self.steps: list[Step] = []
-        self.places: set[str] = set()
+        self.steps: list[Step] = []  # the operators so far
+        self.places: set[str] = set()  # names of numbers that look up entries of a table
+        # tensors that pick columns, with their versions: what they hold stands in the code
         self.indices: list[tuple[Tensor, int]] = []
         self._given: dict[int, Tensor] = {}  # id → what a tensor held that no operator made
         self._names: dict[tuple[str, str], str] = {}
@@ -291,11 +281,8 @@ class Tracer(FunctionRun):
 
         kind: of the operands, that of the result unless given.
         """
-        shape, made = tuple(call.result.shape), KINDS[call.result.dtype]
-        kind = kind or made
-        worlds = any(isinstance(x, Cells) and x.worlds for x in operands)
-        inner = shape[1:] if worlds else shape
-        arrays = [self.aligned(x, inner, worlds, kind) for x in operands]
+        made, (inner, worlds) = KINDS[call.result.dtype], call.over(operands)
+        arrays = [self.aligned(x, inner, worlds, kind or made) for x in operands]
         names = np.empty(inner, dtype=object)
         for place in np.ndindex(*inner):
             value = text.format(*(x[place] for x in arrays))
@@ -342,6 +329,11 @@ class Call(NamedTuple):
         if len(self.args) > place:
             return self.args[place]
         return self.options.get(name, default)
+
+    def over(self, operands: Iterable[Any]) -> tuple[tuple[int, ...], bool]:
+        """`inner`, of a result that has the worlds' axis if one of its operands has it."""
+        worlds = any(isinstance(x, Cells) and x.worlds for x in operands)
+        return tuple(self.result.shape[int(worlds) :]), worlds
 
     def inner(self) -> tuple[tuple[int, ...], bool]:
         """The shape of the result without the worlds' axis, and whether it has one."""

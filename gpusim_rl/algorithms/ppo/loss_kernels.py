@@ -212,22 +212,16 @@ def adapt(
 class FusedLoss:
     """Loss, statistics and gradients of a minibatch of fixed size, at fixed addresses.
 
+    The caller writes the minibatch `batch` (n, …), and `mean` (n, nu) and `value` (n, 1) of the
+    networks. A call gives the gradients of the sum of losses by them, and `stats` of `loss.loss`.
+    With symmetry=net the gradient of log_std is made equal left and right.
+
     Args:
-        policy: whose log_std and min_std the loss reads. With symmetry=net the gradient of log_std
-            is made equal left and right.
-        batch: the minibatch (n, …), written by the caller before each call.
         cfg: its clip_coef, clip_value and ent_coef. Tensors () may be written at any time.
         grad_log_std: (nu,) where the gradient of log_std goes.
         share: (1,) where 1 / the number of valid samples of all processes goes. The gradients are
             to be multiplied by it.
         copies: of each sample; the first n / copies samples are those that were acted.
-        group: the processes that share the worlds.
-
-    Attributes:
-        mean, value: (n, nu) and (n, 1), the outputs of the networks, written by the caller.
-        grad_mean, grad_value: the gradients of the sum of losses by them, after a call.
-        stats: (5,) the statistics of `loss.loss`.
-        numbers: name → (1,) a number of `cfg` that the kernels read.
     """
 
     def __init__(

@@ -103,11 +103,8 @@ class Minibatches:
             T steps of each in their order.
 
     Attributes:
-        samples: (T B, …) all samples.
-        order: (count, n) int64 rows of each minibatch.
-        batch: (copies n, …) the current minibatch.
-        copies: of each sample in a minibatch, 1 or 2.
-        count: number of minibatches in an update.
+        samples: (T B, …) all samples; batch: (copies n, …) the current minibatch.
+        order: (count, n) int64 rows of each of an update's minibatches.
         memory: of the worlds of the current minibatch, name → (n / T, …).
     """
 
@@ -159,9 +156,8 @@ class Minibatches:
     def shuffle(self, rng: Rng, iteration: Tensor) -> Tensor:
         """(count, n) int64: a random order of the samples for each epoch.
 
-        Every minibatch has the same number of samples of each world. So it does not matter which
-        process has the world. With memory the order is one of whole worlds, T rows of each, time
-        first.
+        Every minibatch has as many samples of each world, on whichever process it is. With memory
+        the order is one of whole worlds, T rows of each, time first.
         """
         name, epochs, parts = "ppo/order", self.epochs, self.num_minibatches
         if self.first:
