@@ -253,7 +253,8 @@ class Part(NamedTuple):
             ends = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0]
             pool = [*ends, *literals, *(2 * y for y in literals)]
             noisy = x + self.noise * noise.to(x.device)
-            if fills_unit(x):
+            # all lie in [0, 1), and some in its upper half
+            if (x >= 0).all() and (x < 1).all() and (x > 0.5).any():
                 noisy, pool = x, [0.0, 1e-6, 1e-3, 0.5, 1 - 2**-24]
             pool = torch.tensor(pool, dtype=x.dtype)
             edge = pool[torch.randint(len(pool), x.shape, generator=source)].to(x.device)
@@ -314,11 +315,6 @@ def trial_rows(kernel: Kernel, rows: Rows) -> Rows:
                 some[key] = part.draw(x, kernel.literals, source)
         parts.append(some)
     return {key: torch.cat([part[key] for part in parts]) for key in rows}
-
-
-def fills_unit(x: Tensor) -> bool:
-    """Whether all numbers lie in [0, 1), and some in its upper half."""
-    return bool((x >= 0).all() and (x < 1).all() and (x > 0.5).any())
 
 
 def example_rows(rows: Rows) -> Rows:

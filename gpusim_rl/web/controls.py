@@ -65,7 +65,9 @@ class Controls:
             direction = gui.add_button_group("direction", tuple(DIRECTIONS))
         with gui.add_folder("Camera", order=LAST):
             self.follow = gui.add_checkbox("follow", True)
-            numbers = 0, max(1, worlds - 1), 1, central_world(worlds)
+            side = math.ceil(math.sqrt(worlds))
+            center = min(worlds // 2 + side // 2, worlds - 1) if worlds > 2 else 0
+            numbers = 0, max(1, worlds - 1), 1, center
             options = {"visible": worlds > 1, "hint": "that is followed"}
             self.robot = gui.add_slider("robot", *numbers, **options)
         self.pause.on_click(lambda _: requests.put(self.toggle))
@@ -95,12 +97,6 @@ class Controls:
     def followed(self) -> int | None:
         """The world that the camera follows, if it does."""
         return int(self.robot.value) if self.follow.value else None
-
-
-def central_world(worlds: int) -> int:
-    """The number of the world at the center of a square of them."""
-    side = math.ceil(math.sqrt(worlds))
-    return min(worlds // 2 + side // 2, worlds - 1) if worlds > 2 else 0
 
 
 class Number(NamedTuple):
