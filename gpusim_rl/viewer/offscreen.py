@@ -19,10 +19,11 @@ import numpy as np
 
 from gpusim_rl.robots.free_bodies import free_base, robot_joint
 from gpusim_rl.viewer.edges import smooth_edges
-from gpusim_rl.viewer.stage import Stage
 
 if TYPE_CHECKING:
     from mujoco import MjData, MjModel, MjvCamera, Renderer
+
+    from gpusim_rl.viewer.stage import Stage
 
 NO_GL = (
     "no display and no off-screen OpenGL: install EGL (apt install libegl1 libgl1-mesa-dri)"
@@ -254,8 +255,10 @@ def opening_of(fovy: float) -> float:
     return 2 * float(np.tan(np.radians(fovy) / 2))
 
 
-def make_stage(model: "MjModel", data: "MjData") -> Stage:
+def make_stage(model: "MjModel", data: "MjData") -> "Stage":
     """The stage of a model, whose pattern fits the robot's size in a state `data`."""
+    from gpusim_rl.viewer.stage import Stage
+
     radius = whole(model, data).distance / 2.5
     sides = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)  # m, of a square
     return Stage(model, data, min(sides, key=lambda x: abs(np.log(1.2 * radius / x))))
