@@ -151,11 +151,9 @@ class Collector:
 
 # Why: docs/decisions/records.md
 class LatestRollout:
-    """The newest rows of a ring as a record (T, B, …), so that older steps are not paid for again.
+    """The newest rows of a ring (R, B, …), before `row` (1,), as a record of T steps (T, B, …).
 
-    Args:
-        ring: (R, B, …) with a column `reward`; steps: T, at most R.
-        row: (1,) int64, where the ring is written next.
+    So older steps are not paid for again.
     """
 
     def __init__(self, ring: Record, row: Tensor, steps: int):

@@ -20,9 +20,8 @@ def check_free(what: str, size: float, device: torch.device) -> None:
         return
     free = free_bytes(device)
     if size > free:
-        raise OutOfMemory(
-            f"{what} takes more than {size / 2**30:,.0f} GiB, and {free / 2**30:.1f} GiB are free"
-        )
+        needed = f"{what} takes more than {size / 2**30:,.0f} GiB"
+        raise OutOfMemory(f"{needed}, and {free / 2**30:.1f} GiB are free")
 
 
 def free_bytes(device: torch.device) -> int:
@@ -79,6 +78,5 @@ def out_of_memory_named(worlds: int) -> Generator[None]:
         of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
         if not of_memory and "alloc" not in str(error):
             raise
-        raise OutOfMemory(
-            f"out of memory with num_envs={worlds}: plan=true says how many worlds fit"
-        ) from None
+        what = f"out of memory with num_envs={worlds}"
+        raise OutOfMemory(f"{what}: plan=true says how many worlds fit") from None

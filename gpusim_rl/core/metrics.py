@@ -46,9 +46,8 @@ def check_metrics(metrics: Iterable[Metric]) -> None:
         try:
             format(0.0, metric.format)
         except ValueError:
-            raise ValueError(
-                f"metric {metric.key!r}: {metric.format!r} formats no number, such as .3f does"
-            ) from None
+            what = f"metric {metric.key!r}: {metric.format!r}"
+            raise ValueError(f"{what} formats no number, such as .3f does") from None
 
 
 def labels(descriptions: Mapping[str, object]) -> dict[str, str]:

@@ -86,6 +86,5 @@ def check_layout(state: dict[str, Tensor], expected: Layout, where: str) -> None
                 f"{entry[0]} {entry[1]}" if entry else "nothing"
                 for entry in (actual.get(name), expected.get(name))
             )
-            raise ValueError(
-                f"{where} does not fit this run: {name!r} is {there} there and {here} here"
-            )
+            what = f"{name!r} is {there} there and {here} here"
+            raise ValueError(f"{where} does not fit this run: {what}")

@@ -27,10 +27,7 @@ Views = Sequence[Tensor]  # the observations of the actor (…, no) and of the c
 
 
 class Actor(nn.Module):
-    """Observation (B, no) → mean action (B, nu), normalizer included. This module is exported.
-
-    With memory it is (obs, memory) → (action, next memory), as `blank_memory` has it.
-    """
+    """Observation (B, no) → mean action (B, nu), perhaps both with memory: what is exported."""
 
     net: Any  # normalized observation → mean action
     calibration: Calibration | None  # of the command; training neither reads nor changes it
@@ -75,10 +72,7 @@ class Policy(Protocol):
         ...
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
-        """Take the networks from a checkpoint of any number of worlds. In place or not at all.
-
-        ValueError, which says `where` it was read from, if they do not fit.
-        """
+        """Take the networks from a checkpoint, in place, or ValueError that names `where` it is."""
 
 
 def blank_memory(worlds: int, **nets: nn.Module) -> Memory:
@@ -96,10 +90,7 @@ def restarted(memory: Memory, mask: Tensor) -> Memory:
 
 
 class SampleInParts(nn.Module):
-    """A policy whose `sample` has three parts, of which kernels take the first and the last.
-
-    `envs.fused_step.PolicyParts` says what they are.
-    """
+    """A policy whose `sample` has the three parts of `envs.fused_step.PolicyParts`."""
 
     prepare: Any
     compute: Any
@@ -276,10 +267,7 @@ class ActorCritic(SampleInParts):
     def distributions(
         self, obs: Tensor, memory: Memory, begins: Tensor | None = None
     ) -> Distribution:
-        """Those of actions (T, B, nu) at normalized observations (T, B, no).
-
-        `memory` and `begins` are as `values` has them.
-        """
+        """Those of actions (T, B, nu) at normalized observations (T, B, no), as `values` has it."""
         if begins is None:
             return self.distribution(self.mean(obs))
         return self.distribution(self._run(self.actor.net.unroll, obs, memory["actor"], begins)[0])

@@ -24,10 +24,7 @@ FIRST_STD = 0.55  # deviations begin at 0.6: actions that hardly differ find no 
 
 
 class Squashed(nn.Module):
-    """Normalized observation (n, no) → the mean action (n, nu), bound · tanh(mean).
-
-    net: (n, no) → (1, n, 2 nu) means and what the deviations are made of.
-    """
+    """Normalized observation (n, no) → the mean action (n, nu), bound · tanh(mean)."""
 
     def __init__(self, net: nn.Module, bound: float):
         super().__init__()
@@ -35,7 +32,7 @@ class Squashed(nn.Module):
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and logarithm of the deviation (n, nu) each, before the action is squashed."""
-        mean, free = self.net(x)[0].chunk(2, -1)
+        mean, free = self.net(x)[0].chunk(2, -1)  # (1, n, 2 nu)
         low, high = LOG_STD
         return mean, low + 0.5 * (high - low) * (torch.tanh(free + FIRST_STD) + 1)
 
