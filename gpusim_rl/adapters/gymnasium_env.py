@@ -60,9 +60,8 @@ class Worlds(VectorEnv):
 
     def __init__(self, cfg: Config, render_mode: str | None = None):
         if render_mode not in (None, *MODES):
-            raise ValueError(
-                f"render_mode={render_mode!r}: choose one of None, {', '.join(map(repr, MODES))}"
-            )
+            choices = f"None, {', '.join(map(repr, MODES))}"
+            raise ValueError(f"render_mode={render_mode!r}: choose one of {choices}")
         self.cfg, self.env, self.render_mode = cfg, common.make_env(cfg), render_mode
         task, (no, _, nu) = self.env.task, self.env.dims
         self.num_envs = self.env.num_envs
@@ -109,9 +108,8 @@ class Worlds(VectorEnv):
         info."""
         action = torch.as_tensor(np.asarray(actions, np.float32), device=self.env.device)
         if action.shape != self.action_space.shape:
-            raise ValueError(
-                f"actions of shape {tuple(action.shape)}: expected {self.action_space.shape}"
-            )
+            wrong = f"actions of shape {tuple(action.shape)}"
+            raise ValueError(f"{wrong}: expected {self.action_space.shape}")
         env, ends = self.env, []
         # Before `step` returns, the worlds whose episode ended have another state and past.
         step = env.step(action, lambda s: ends.append(env.observer.final(s, env.rows())))

@@ -59,10 +59,8 @@ class Pool:
     def __init__(self, version: Version, size: int):
         one = sum(x.nbytes for x in version.policy.start.values())
         if one * size > LARGEST_MEMORY_BYTES:
-            raise ValueError(
-                f"serve.sessions={size}: each remembers {one} bytes, of at most "
-                f"{LARGEST_MEMORY_BYTES} together"
-            )
+            most = f"of at most {LARGEST_MEMORY_BYTES} together"
+            raise ValueError(f"serve.sessions={size}: each remembers {one} bytes, {most}")
         self.version, self.size = version, size
         self.free = [*range(size)]
         self.begins = np.ones(size, bool)

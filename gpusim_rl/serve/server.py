@@ -299,9 +299,8 @@ def read_token(file: str | None, host: str) -> str:
     """The token in a file; ValueError unless it is a long word, or none is needed."""
     if file is None:
         if not is_loopback(host):
-            raise ValueError(
-                f"serve.host={host} lets others in: serve.token_file=FILE needs a token"
-            )
+            needed = "serve.token_file=FILE needs a token"
+            raise ValueError(f"serve.host={host} lets others in: {needed}")
         return ""
     token = read_text(Path(file)).strip()
     if len(token) < LEAST_TOKEN or not token.isascii() or len(token.split()) != 1:
@@ -322,9 +321,8 @@ def allow_files(sessions: int) -> None:
     """Let this process have a connection for each session; ValueError if it may not."""
     needed, (soft, hard) = sessions + 2 * SPARE, resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
-        raise ValueError(
-            f"serve.sessions={sessions} needs {needed} open files, but `ulimit -n` is {hard}"
-        )
+        what = f"serve.sessions={sessions} needs {needed} open files"
+        raise ValueError(f"{what}, but `ulimit -n` is {hard}")
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 

@@ -122,10 +122,8 @@ def check_window() -> None:
     load_triton()
     with warnings.catch_warnings(action="ignore"):
         if not glfw.init():
-            display = os.environ.get("DISPLAY", "")
-            raise ValueError(
-                f"no window can be opened on the display {display}: use video=walk.mp4"
-            )
+            what = f"no window can be opened on the display {os.environ.get('DISPLAY', '')}"
+            raise ValueError(f"{what}: use video=walk.mp4")
 
 
 def follow(window: Any, model: "MjModel", data: "MjData") -> None:

@@ -81,9 +81,8 @@ class PPO:
         names = "target_kl", "lr_min", "lr_max", "lr_factor", "max_std"
         self.numbers = {name: as_array(getattr(cfg, name), spec.device) for name in names}
         self._adapt, self._limit_std = self._record_launches()
-        self._pack_samples = spec.capture(self.pack_samples)
-        self._minibatch = spec.capture(self.minibatch)
-        self._update_normalizers = spec.capture(self.update_normalizers)
+        parts = self.pack_samples, self.minibatch, self.update_normalizers
+        self._pack_samples, self._minibatch, self._update_normalizers = map(spec.capture, parts)
 
     @staticmethod
     def world_multiple(settings: Settings) -> int:
@@ -91,9 +90,8 @@ class PPO:
         return settings.num_minibatches if settings.memory != "none" else 1
 
     def _make_fused_loss(self) -> FusedLoss:
-        batch, optimizer = self.minibatches.batch, self.optimizer
-        places = {"grad_log_std": optimizer.gradients[self.policy.log_std]}
-        places["share"] = optimizer.share
+        batch, grad = self.minibatches.batch, self.optimizer.gradients[self.policy.log_std]
+        places = {"grad_log_std": grad, "share": self.optimizer.share}
         return FusedLoss(self.policy, batch, self.cfg, **places, **self.loss_args)
 
     def _record_launches(self) -> tuple[Any, Any]:

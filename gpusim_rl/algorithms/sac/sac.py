@@ -273,14 +273,11 @@ def check_numbers(spec: Spec, cfg: Settings) -> int:
     """How many cycles of `policy_delay` updates an iteration has; ValueError as `SAC` has it."""
     worlds, updates = spec.num_envs * spec.group.size, spec.num_steps * cfg.updates
     if cfg.batch_size % worlds:
-        raise ValueError(
-            f"algo.batch_size={cfg.batch_size}: expected a multiple of num_envs={worlds}"
-        )
+        wanted = f"a multiple of num_envs={worlds}"
+        raise ValueError(f"algo.batch_size={cfg.batch_size}: expected {wanted}")
     if updates % cfg.policy_delay:
-        raise ValueError(
-            f"algo.policy_delay={cfg.policy_delay}: expected a divisor of num_steps × "
-            f"algo.updates, which is {updates}"
-        )
+        wanted = f"a divisor of num_steps × algo.updates, which is {updates}"
+        raise ValueError(f"algo.policy_delay={cfg.policy_delay}: expected {wanted}")
     if spec.num_steps >= cfg.replay:
         raise ValueError(f"algo.replay={cfg.replay}: expected more than num_steps={spec.num_steps}")
     return updates // cfg.policy_delay
