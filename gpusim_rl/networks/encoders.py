@@ -28,20 +28,12 @@ class Encoder(Protocol):
 
     size: int  # numbers of the features y that the layers are given
 
-    def blank(self, worlds: int) -> Tensor:
-        """h (worlds, …) as an episode begins: zeros."""
-        ...
-
-    def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """x (…, width) and h (…) → y (…, size) and the next h."""
-        ...
-
-    def unroll(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """Sequences x (T, B, width) from h (B, …) → y and the h after each step, (T B, …) each.
-
-        begins (T, B) is 1 where an episode begins: h is blank before that step.
-        """
-        ...
+    def blank(self, worlds: int) -> Tensor: ...  # h (worlds, …) as an episode begins: zeros
+    # x (…, width) and h (…) → y (…, size) and the next h
+    def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]: ...
+    # sequences x (T, B, width) from h (B, …) → y and the h after each step, (T B, …) each.
+    # begins (T, B) is 1 where an episode begins: h is blank before that step
+    def unroll(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
 class GRU(nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import NUMBER, Columns, Record, vector
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.states import check_layout, layout
+from gpusim_rl.core.states import Rows, check_layout, layout
 from gpusim_rl.core.symmetry import MirrorModule, ViewMirrors, unmoved
 from gpusim_rl.networks.calibration import Calibration
 from gpusim_rl.networks.distributions import Distribution, Gaussian
@@ -55,24 +55,15 @@ class Policy(Protocol):
     actor: Actor  # the module that is exported
 
     @property
-    def stored(self) -> Columns:
-        """The columns that `sample` gives, in their order."""
-        ...
-
-    def blank_memory(self, worlds: int) -> Memory:
-        """The memory as an episode begins, name → (worlds, …): zeros."""
-        ...
-
-    def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
-        """For B worlds `action` (B, nu) and the other columns of `stored`, and the next memory."""
-        ...
-
-    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """The exported action (B, nu) for (B, no) on any device, and the next memory."""
-        ...
-
-    def load(self, state: dict[str, Tensor], where: str) -> None:
-        """Take the networks from a checkpoint, in place, or ValueError that names `where` it is."""
+    def stored(self) -> Columns: ...  # the columns that `sample` gives, in their order
+    # as an episode begins, name → (worlds, …): zeros
+    def blank_memory(self, worlds: int) -> Memory: ...
+    # for B worlds `action` (B, nu) and the other columns of `stored`, and the next memory
+    def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[Rows, Memory]: ...
+    # the exported action (B, nu) for (B, no) on any device, and the next memory
+    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]: ...
+    # takes the networks from a checkpoint, in place, or ValueError that names `where` it is
+    def load(self, state: dict[str, Tensor], where: str) -> None: ...
 
 
 def blank_memory(worlds: int, **nets: nn.Module) -> Memory:
