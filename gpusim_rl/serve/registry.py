@@ -227,8 +227,8 @@ class Registry:
     def record_comparison(self, a: str, b: str, report: Row, settings: str) -> int:
         """Record what an A/B comparison of two digests says."""
         with self.transaction():
-            metadata = {"settings": settings, "report": json.dumps(report)}
-            return self.insert("comparison", a=a, b=b, **metadata)
+            text = json.dumps(report)
+            return self.insert("comparison", a=a, b=b, settings=settings, report=text)
 
     def comparison(self, a: str, b: str, settings: str) -> Row | None:
         """The last comparison of two digests with these settings; None if there is none."""

@@ -142,8 +142,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Show the page, or what is wrong with the request."""
         try:
-            query = self.checked_query()
-            self.send(HTTPStatus.OK, self.page(query))
+            self.send(HTTPStatus.OK, self.page(self.checked_query()))
         except PageError as error:
             self.refuse(error)
 

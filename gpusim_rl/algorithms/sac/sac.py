@@ -59,7 +59,8 @@ class SAC:
     def __init__(self, spec: Spec, settings: Settings):
         self.spec, self.group, self.cfg = spec, spec.group, settings
         cfg, device, nu = settings, spec.device, spec.dims[2]
-        self.length, self.cycles = cfg.replay, check_numbers(spec, cfg)
+        self.length, self.keeps_record = cfg.replay, cfg.save_ring  # whether a checkpoint holds it
+        self.cycles = check_numbers(spec, cfg)
         self.draws = cfg.batch_size // (spec.num_envs * self.group.size)  # windows of each world
         if cfg.tf32 and device.type != "cpu":
             torch.set_float32_matmul_precision("high")
@@ -262,11 +263,6 @@ class SAC:
         adam = self.critics.tensors() | self.actor.tensors()
         tensors = networks | shared("adam/", adam) | shared("sac/", entries)
         return tensors | per_world("sac/", {"running": self.running})
-
-    @property
-    def keeps_record(self) -> bool:
-        """Whether a checkpoint holds the ring."""
-        return self.cfg.save_ring
 
 
 def check_numbers(spec: Spec, cfg: Settings) -> int:
