@@ -1,12 +1,14 @@
 """Common parts of the adapters to other trainers: an Env made from a task's name and the words of
 train.py's command line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.config import check_words, compose, nested_dict, resume, robot_size, validate
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.memory import out_of_memory_named
+from gpusim_rl.core.paths import install
 from gpusim_rl.envs import curriculum
 from gpusim_rl.envs.env import Env
 
@@ -18,15 +20,13 @@ TRAINING = (*resume.CHANGEABLE, "threads", "num_steps", "algo", "curriculum")
 def compose_config(
     task: str, num_envs: int | None, overrides: Sequence[str], keys: dict[str, object]
 ) -> Config:
-    """train.py's configuration; ValueError in the same one line for the same
-    mistakes.
+    """train.py's configuration; ValueError in the same one line for the same mistakes.
 
     Args:
-        task: its name, as in task=quadruped.
         num_envs: worlds; None for the task's own number.
         overrides: KEY=VALUE, as on the command line.
         keys: the same as Python values, such as {"seed": 3, "task.history": {"gyro": 3}}; they win
-        over overrides.
+            over overrides.
     """
     if isinstance(overrides, str):
         raise ValueError(
@@ -52,6 +52,15 @@ def compose_config(
     # No schedule runs here. It only gives the numbers that the caller did not.
     cfg = curriculum.config_at(plan, cfg) | {"curriculum": None}
     return Config.of(robot_size.fit_to_robot(cfg, changed))
+
+
+@contextmanager
+def needs(adapter: str, package: str, extra: str) -> Iterator[None]:
+    """An ImportError within says how to install what an adapter needs."""
+    try:
+        yield
+    except ImportError:
+        raise ImportError(f"{adapter} needs {package}: {install(extra)}") from None
 
 
 def make_env(cfg: Config) -> Env:

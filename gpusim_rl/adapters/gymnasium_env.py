@@ -19,19 +19,14 @@ from torch import Tensor
 from gpusim_rl.adapters import common
 from gpusim_rl.config import compose
 from gpusim_rl.config.sections import Config
-from gpusim_rl.core.paths import install
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.viewer.offscreen import Camera
 
-try:
+with common.needs(__name__, "gymnasium 1.1 or newer", "gym"):
     import gymnasium
     from gymnasium.spaces import Box
     from gymnasium.vector import AutoresetMode, VectorEnv
     from gymnasium.vector.utils import batch_space
-except ImportError:
-    raise ImportError(
-        f"gpusim_rl.adapters.gymnasium_env needs gymnasium 1.1 or newer: {install('gym')}"
-    ) from None
 
 MODES = ("rgb_array",)
 Info = dict[str, Any]
@@ -56,10 +51,6 @@ class Worlds(VectorEnv):
       reward 0 and final observations of zeros. Leave it out if you can.
     - `final_obs`, `final_info`, where an episode ended: the observation of its last state, without
       noise, and the `critic` and `fault` of that state. Bootstrap time-outs from these.
-
-    Args:
-        cfg: the configuration of train.py, checked.
-        render_mode: None or "rgb_array".
     """
 
     metadata: Info = {  # noqa: RUF012
@@ -69,9 +60,8 @@ class Worlds(VectorEnv):
 
     def __init__(self, cfg: Config, render_mode: str | None = None):
         if render_mode not in (None, *MODES):
-            raise ValueError(
-                f"render_mode={render_mode!r}: choose one of None, {', '.join(map(repr, MODES))}"
-            )
+            choices = f"None, {', '.join(map(repr, MODES))}"
+            raise ValueError(f"render_mode={render_mode!r}: choose one of {choices}")
         self.cfg, self.env, self.render_mode = cfg, common.make_env(cfg), render_mode
         task, (no, _, nu) = self.env.task, self.env.dims
         self.num_envs = self.env.num_envs
@@ -118,15 +108,13 @@ class Worlds(VectorEnv):
         info."""
         action = torch.as_tensor(np.asarray(actions, np.float32), device=self.env.device)
         if action.shape != self.action_space.shape:
-            raise ValueError(
-                f"actions of shape {tuple(action.shape)}: expected {self.action_space.shape}"
-            )
+            wrong = f"actions of shape {tuple(action.shape)}"
+            raise ValueError(f"{wrong}: expected {self.action_space.shape}")
         env, ends = self.env, []
         # Before `step` returns, the worlds whose episode ended have another state and past.
         step = env.step(action, lambda s: ends.append(env.observer.final(s, env.rows())))
-        obs, critic, end, reward, terminated, truncated, fault = map(
-            array, (*step.observation, *step[1:])
-        )
+        arrays = map(array, (*step.observation, *step[1:]))
+        obs, critic, end, reward, terminated, truncated, fault = arrays
         truncated, info = truncated | fault, self._info(critic, fault)
         done = terminated | truncated
         if done.any():
@@ -164,16 +152,9 @@ class World(gymnasium.Env):
 
     metadata: Info = {"render_modes": MODES}  # noqa: RUF012
 
-    def __init__(
-        self,
-        task: str,
-        *,
-        overrides: Sequence[str] = (),
-        render_mode: str | None = None,
-        **keys: Any,
-    ):
-        self.worlds = make(task, 1, overrides=overrides, render_mode=render_mode, **keys)
-        self.render_mode = render_mode
+    def __init__(self, task: str, **keys: Any):
+        self.worlds = make(task, 1, **keys)
+        self.render_mode = self.worlds.render_mode
         self.metadata = self.metadata | {"render_fps": self.worlds.metadata["render_fps"]}
         self.observation_space = self.worlds.single_observation_space
         self.action_space = self.worlds.single_action_space

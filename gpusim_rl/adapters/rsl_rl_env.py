@@ -15,16 +15,11 @@ from torch import Tensor
 
 from gpusim_rl.adapters import common
 from gpusim_rl.config.sections import Config
-from gpusim_rl.core.paths import install
 from gpusim_rl.core.streams import torch_threads
 
-try:
+with common.needs(__name__, "rsl-rl-lib 5 or newer", "rsl"):
     from rsl_rl.env import VecEnv
     from tensordict import TensorDict
-except ImportError:
-    raise ImportError(
-        f"gpusim_rl.adapters.rsl_rl_env needs rsl-rl-lib 5 or newer: {install('rsl')}"
-    ) from None
 
 
 class RslWorlds(VecEnv):
@@ -34,9 +29,6 @@ class RslWorlds(VecEnv):
     nc), the same without noise and what only the simulator knows. `extras["time_outs"]` (B,)
     float32 is 1 where the clock alone ended an episode, and where a world was quarantined, which is
     no failure of the policy; `extras["log"]["/fault"]` is their share.
-
-    Args:
-        cfg: of train.py, checked.
     """
 
     def __init__(self, cfg: Config):
@@ -77,8 +69,5 @@ class RslWorlds(VecEnv):
 def make(
     task: str, num_envs: int | None = None, *, overrides: Sequence[str] = (), **keys: Any
 ) -> RslWorlds:
-    """`num_envs` worlds of a task for rsl_rl.
-
-    Arguments and errors are those of `gymnasium_env.make`.
-    """
+    """Worlds of a task for rsl_rl. Arguments and errors are those of `gymnasium_env.make`."""
     return RslWorlds(common.compose_config(task, num_envs, overrides, keys))

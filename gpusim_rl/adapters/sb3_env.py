@@ -10,15 +10,11 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.adapters import gymnasium_env
-from gpusim_rl.core.paths import install
+from gpusim_rl.adapters.common import needs
 
-try:
+with needs(__name__, "stable-baselines3", "sb3"):
     from stable_baselines3.common.vec_env import VecEnv
     from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
-except ImportError:
-    raise ImportError(
-        f"gpusim_rl.adapters.sb3_env needs stable-baselines3: {install('sb3')}"
-    ) from None
 
 
 class VecWorlds(VecEnv):
@@ -103,8 +99,5 @@ class VecWorlds(VecEnv):
 
 
 def make(task: str, num_envs: int | None = None, **keys: Any) -> VecWorlds:
-    """`num_envs` worlds of a task for Stable-Baselines3.
-
-    Arguments and errors are those of `gymnasium_env.make`.
-    """
+    """Worlds of a task for Stable-Baselines3. Arguments are those of `gymnasium_env.make`."""
     return VecWorlds(gymnasium_env.make(task, num_envs, **keys))

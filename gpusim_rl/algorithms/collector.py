@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.graphs import PartTimer, capture
-from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
+from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, vector
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
@@ -27,16 +27,12 @@ def step_columns(dims: tuple[int, int, int], policy: Policy) -> Columns:
     - `end_obs` (no,): the actor's observation at the end, without noise.
     """
     no, nc, _ = dims
-    ends = dict(end=vector(nc), reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
-    return dict(obs=vector(no), critic=vector(nc)) | policy.stored | ends | dict(end_obs=vector(no))
+    ends = dict(end=vector(nc), reward=NUMBER) | ENDS | dict(end_obs=vector(no))
+    return dict(obs=vector(no), critic=vector(nc)) | policy.stored | ends
 
 
 def choose_columns(requested: Columns, available: Columns) -> Columns:
-    """The requested columns, in the order in which a step gives them.
-
-    Raises:
-        ValueError: one is not available, or of another shape or type.
-    """
+    """The requested columns, in the order in which a step gives them; ValueError if one is not."""
     for name, column in requested.items():
         if available.get(name) != column:
             choices = ", ".join(f"{key} {x.shape}" for key, x in available.items())
@@ -51,13 +47,12 @@ class Collector:
     """Steps B worlds with a policy. Everything is written in place; the device counts the step.
 
     Args:
-        env: the environment; policy: on env's device.
         record: (R, B, …) with columns of `step_columns`; after R steps it begins anew.
         graph: "parts" captures each part of a step. The physics of a Sim that is not capturable
             stays outside, and so does the rest of the step.
         timer: takes the time of each part.
         ring: the record holds more than is learned from at once, so a checkpoint keeps it.
-        newest: steps of the last `collect`, which reward models are given of a ring; 0: not so.
+        newest: steps of the last `collect`, which reward models are given of a ring; 0: none.
 
     Attributes:
         row: (1,) int64, the one of the record that is written next.
@@ -156,11 +151,9 @@ class Collector:
 
 # Why: docs/decisions/records.md
 class LatestRollout:
-    """The newest rows of a ring as a record (T, B, …), so that older steps are not paid for again.
+    """The newest rows of a ring (R, B, …), before `row` (1,), as a record of T steps (T, B, …).
 
-    Args:
-        ring: (R, B, …) with a column `reward`; steps: T, at most R.
-        row: (1,) int64, where the ring is written next.
+    So older steps are not paid for again.
     """
 
     def __init__(self, ring: Record, row: Tensor, steps: int):

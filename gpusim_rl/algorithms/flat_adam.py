@@ -7,6 +7,7 @@
 
 from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import torch
 import warp as wp
@@ -19,6 +20,8 @@ CHUNK = 4096  # numbers whose squares one block of threads adds up; a group begi
 BLOCK = 256  # threads
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-5  # eps as in CleanRL's PPO
 GAIN_1, GAIN_2 = 1 - BETA_1, 1 - BETA_2  # a kernel would subtract in float32
+OPTIONS: dict[str, Any] = dict(beta1=BETA_1, beta2=BETA_2, eps=EPS, weight_decay=0.0)
+OPTIONS |= dict(amsgrad=False, maximize=False)  # of torch's kernel
 
 
 def lines(n: int) -> int:
@@ -184,13 +187,14 @@ class FlatAdam:
         self._squares = torch.zeros(sum(chunks), device=self.device)
         self._factors = torch.zeros(3, len(chunks), device=self.device)
         self._stats = torch.zeros((), device=self.device)
-        record, bad = partial(launch, device=self.device, record=True), self.bad.view(1)
+        record, bad = partial(launch, record=True), self.bad.view(1)
         inputs = [self._squares, self._firsts, self.share, self._stats.view(1), self.max_norm]
         self._measure = record(measure, 1, inputs, [self.norms, self._divisors, bad])
         inputs = [bad, rates, self._divisors]
         self._advance = record(advance, len(self.rates), inputs, [steps, self._factors])
         if self._kernels:
-            self._sum = record(square_sums, sum(chunks), [grads], [self._squares], block=BLOCK)
+            tiles = {"block": BLOCK, "tiles": True}
+            self._sum = record(square_sums, sum(chunks), [grads], [self._squares], **tiles)
             inputs = [bad, self._groups, self._factors]
             self._adam = record(adam, len(grads), inputs, [grads, means, squares, weights])
 
@@ -210,10 +214,9 @@ class FlatAdam:
 
     @torch.no_grad()
     def clip(self, stats: Tensor) -> Tensor:
-        """Let the next step clip the gradient of each group to a norm of `max_norm`.
+        """Let the next step clip each group's gradient times `share` to a norm of `max_norm`.
 
-        They are multiplied by `share` before. Returns `norms`. `bad` becomes 1 if one of them or an
-        entry of `stats` is not finite, else 0. In place.
+        `bad` becomes 1 if a norm or an entry of `stats` is not finite, else 0. In place; `norms`.
         """
         stream = warp_stream(self.device)
         torch.sum(stats, 0, out=self._stats)
@@ -227,31 +230,18 @@ class FlatAdam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step of Adam, or none where `bad` is 1. In place.
-
-        A step that is skipped does not count for the correction of Adam's bias. The CPU's kernel is
-        that of torch.optim.Adam with fused=True. That class loads torch's compiler, which takes
-        seconds at each start.
-        """
+        """One step of Adam; none where `bad` is 1, which does not count for its bias. In place."""
         stream = warp_stream(self.device)
         self._advance.launch(stream)
         if self._kernels:
             self._adam.launch(stream)
             return
+        # the kernel of torch.optim.Adam(fused=True), a class that loads torch's compiler: seconds
         for (name, w), divisor in zip(self.weights.items(), self._factors[0], strict=True):
             step, mean, square = self.moments[name].values()
-            torch._fused_adam_(  # pyright: ignore[reportPrivateImportUsage]
-                *([w.data], [w.grad], [mean], [square], [], [step]),
-                lr=self.rates[name],
-                beta1=BETA_1,
-                beta2=BETA_2,
-                weight_decay=0.0,
-                eps=EPS,
-                amsgrad=False,
-                maximize=False,
-                grad_scale=divisor,
-                found_inf=self.bad,
-            )
+            lists = [w.data], [w.grad], [mean], [square], [], [step]
+            options = OPTIONS | {"lr": self.rates[name], "grad_scale": divisor}
+            torch._fused_adam_(*lists, found_inf=self.bad, **options)  # pyright: ignore
 
     def tensors(self) -> dict[str, Tensor]:
         """Adam's live tensors, by name."""

@@ -40,21 +40,12 @@ class Iteration:
     """A source, reward models, a learner and a schedule as one: iterate, report, save, continue.
 
     Args:
-        env: the worlds whose task is learned; the source steps them, unless its steps come from
-            elsewhere.
-        source: fills the record that the learner reads.
-        learner: improves the policy.
-        spec: what the learner was made from.
+        env: the worlds whose task is learned, though the source's steps may be from elsewhere.
         rewards: reward models, whose rewards are added before the update.
         schedule: changes `numbers` before each iteration.
         numbers: the live numbers that a curriculum or a population may write, by their keys.
         graph: "parts" captures each part, "whole" an iteration in one graph, "off" nothing. The
             physics of a Sim that is not capturable stays outside.
-
-    Attributes:
-        iterations: how many are done.
-        size: control steps of all worlds of this process in an iteration.
-        metrics: what every row of `report` may hold.
     """
 
     def __init__(
@@ -73,7 +64,7 @@ class Iteration:
         self.policy, self.group, self.timer = learner.policy, spec.group, spec.timer
         self.rewards, self.graph = rewards, graph
         self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
-        self.size = spec.num_steps * spec.num_envs
+        self.size = spec.num_steps * spec.num_envs  # control steps in an iteration
         self.iterations = self.logged = 0  # known to the host: done; at the last report
         made = [x for model in (learner, *rewards) for x in model.metrics]
         self.metrics = (*env.statistics.metrics, *METRICS, *made)
@@ -144,11 +135,7 @@ class Iteration:
         return self.env.report()
 
     def report(self) -> Callable[[], dict[str, float]]:
-        """Begin to read the means since the last report.
-
-        The function returned gives them. It waits for the device to have computed them, and for no
-        later work.
-        """
+        """Begin to read the means since the last report; the function returned waits for them."""
         names, sums = self.sums()
         scheduled = self.schedule.columns(self.numbers)
         parts = [sums, *(model.measures() for model in (self.learner, *self.rewards))]
@@ -173,10 +160,7 @@ class Iteration:
             rate.mul_(factor)
 
     def begin_evaluation(self, evaluate: Callable[[Any], float]) -> Evaluation:
-        """Let the policy of now be evaluated: here and at once, unless a subclass has a place.
-
-        evaluate: gives the success of what has the env, policy and schedule of an iteration.
-        """
+        """Let the policy of now be evaluated: here and at once, unless a subclass has a place."""
         success = evaluate(self)
         return lambda wait: success
 
@@ -205,8 +189,7 @@ class Iteration:
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """Continue exactly from what `state` returned. In place, or not at all.
 
-        Raises:
-            ValueError: the state does not fit. `where` says what it was read from.
+        ValueError, which says `where` it was read from, if it does not fit.
         """
         live = self.tensors()
         # before anything is written: a state that does not fit changes nothing
@@ -220,10 +203,7 @@ class Iteration:
 
 
 def timing(spent: dict[str, PartTime], steps: int) -> dict[str, float]:
-    """Speed [steps/s], and the share of the time of each group of timed parts.
-
-    On the CPU also `cores`, how many were busy on average.
-    """
+    """Speed [steps/s], the share of each group of timed parts, and on the CPU the busy cores."""
     total = max(sum(part.wall for part in spent.values()), 1e-9)
     row = {"steps_per_s": steps / total}
     shares = {part: share for share, parts in SHARES.items() for part in parts}

@@ -24,42 +24,25 @@ from gpusim_rl.networks.policy import Policy
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """Shapes, processes and random numbers that a learner is made from.
+    """Shapes, processes and random numbers that a learner is made from."""
 
-    Args:
-        dims: widths of the actor's observation, of the critic's and of the action: no, nc, nu.
-        num_envs: B, worlds of this process.
-        num_steps: T, control steps of each in an iteration.
-        horizon: control steps of an episode.
-        dt: the control period [s].
-        mirrors: gives the mirrors of both observations and of the action; None without a mirror
-            image. Raises ValueError if the task declares one that is wrong.
-        clip: the largest action: those beyond ± this are clamped to it.
-        teacher: an actor to imitate. It observes the first columns of the critic's observation.
-        seed: of every random number; worlds: (B,) int64 global ids.
-        group: the processes that learn together, each from its own worlds.
-        captured: record each part of an update in a CUDA graph.
-        older_policy: steps of a record may be of an older policy than the one that learns.
-        threads: of torch in an update on the CPU: rounding depends on it. 0: as it is.
-        timer: takes the names of the parts of an update, which reports show as shares.
-        iteration: () int64, how many iterations are done. Whoever iterates counts it.
-    """
-
-    dims: tuple[int, int, int]
-    num_envs: int
-    num_steps: int
-    horizon: int
-    dt: float
-    worlds: Tensor
-    iteration: Tensor
-    seed: int
-    clip: float
-    teacher: Any = None
+    dims: tuple[int, int, int]  # widths of both views and of the action: no, nc, nu
+    num_envs: int  # B, worlds of this process
+    num_steps: int  # T, control steps of each in an iteration
+    horizon: int  # control steps of an episode
+    dt: float  # the control period [s]
+    worlds: Tensor  # (B,) int64 global ids
+    iteration: Tensor  # () int64, how many are done; whoever iterates counts it
+    seed: int  # of every random number
+    clip: float  # the largest action: those beyond ± this are clamped to it
+    teacher: Any = None  # an actor to imitate, which observes the critic's first columns
+    # gives those of both views and of the action; ValueError if the task declares a wrong one
     mirrors: Callable[[], ViewMirrors | None] = lambda: None
-    group: ProcessGroup = SINGLE
-    captured: bool = False
-    older_policy: bool = False
-    threads: int
+    group: ProcessGroup = SINGLE  # that learn together, each from its own worlds
+    captured: bool = False  # record each part of an update in a CUDA graph
+    older_policy: bool = False  # steps may be of an older policy than the one that learns
+    threads: int  # of torch in an update on the CPU: rounding depends on it. 0: as it is
+    # takes the names of the parts of an update, which reports show as shares
     timer: PartTimer = field(default_factory=lambda: PartTimer(torch.device("cpu")))
 
     @property
@@ -78,13 +61,9 @@ class Spec:
     def choose_symmetry(
         self, symmetry: str, hidden: tuple[int, ...], remembers: bool = False
     ) -> tuple[str, ViewMirrors | None]:
-        """`symmetry` for the task, and the mirrors of its observations and action.
+        """`symmetry` for the task, and its mirrors; ValueError if one is asked for that it lacks.
 
-        `auto` is net where the task has a mirror image and the networks can commute with it, else
-        none.
-
-        Raises:
-            ValueError: the task has no mirror image, and symmetry is neither auto nor none.
+        `auto` is net where the task has a mirror and the networks can commute with it, else none.
         """
         auto = symmetry == "auto"
         can = not remembers and not any(n % 2 for n in hidden)
@@ -106,17 +85,12 @@ class Spec:
 
 
 class Source(Protocol):
-    """Fills a record: a `Collector`, a file of demonstrations, other machines.
+    """Fills a record: a `Collector`, a file of demonstrations, other machines."""
 
-    Attributes:
-        record: (T, B, …) or a ring (R, B, …): its length is not the number of steps collected.
-    """
-
-    record: Record
+    record: Record  # (T, B, …) or a ring (R, B, …), which is longer than the steps collected
 
     def collect(self, steps: int) -> None:
         """Write the next steps. In place; reads no tensor on the host."""
-        ...
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
@@ -132,27 +106,19 @@ class Learner(Protocol):
 
     It is made as `Kind(spec, settings)` if it has a dataclass `Kind.Settings`, and else as
     `Kind(spec, **settings)`, by the keyword-only arguments of its constructor.
-
-    Attributes:
-        policy: acts, and is evaluated and exported.
-        columns: what it wants of each step. The source provides these and no others.
-        length: rows of the record, mostly `spec.num_steps`; more make it a ring.
-        rates: learning rates, () each, which `slow_down` multiplies.
-        metrics: of `measures`, in its order. Among them, `bad` counts the iterations in a row that
-            were of no use: after some, training goes back to a checkpoint.
-        changeable: names of settings that may change while it learns. Those that do are tensors ().
     """
 
-    policy: Policy
-    columns: Columns
-    length: int
-    rates: tuple[Tensor, ...]
+    policy: Policy  # acts, and is evaluated and exported
+    columns: Columns  # what it wants of each step: the source provides these and no others
+    length: int  # rows of the record, mostly `spec.num_steps`; more make it a ring
+    rates: tuple[Tensor, ...]  # learning rates, () each, which `slow_down` multiplies
+    # of `measures`, in its order. Among them, `bad` counts the iterations in a row that were of no
+    # use: after some, training goes back to a checkpoint
     metrics: tuple[Metric, ...]
-    changeable: tuple[str, ...]
+    changeable: tuple[str, ...]  # settings that may change while it learns, as tensors ()
 
     def update(self, record: Record) -> None:
         """Learn from what was collected. In place; reads no tensor on the host."""
-        ...
 
     def measures(self) -> Tensor:
         """(len(metrics),) on the device. Sums begin anew."""
@@ -164,24 +130,18 @@ class Learner(Protocol):
 
 
 class RewardModel(Protocol):
-    """Rewards beside the task's, such as curiosity or a style: between `collect` and `update`.
+    """Rewards beside the task's, such as curiosity or a style: between `collect` and `update`."""
 
-    Attributes:
-        columns: what it wants of each step.
-        metrics: of `measures`, in its order. Among them, `bonus` is the mean that it adds [1/s]: of
-            reward=NAME the log says where it stays above the task's reward.
-    """
-
-    columns: Columns
+    columns: Columns  # what it wants of each step
+    # of `measures`, in its order. Among them, `bonus` is the mean that it adds [1/s]: of
+    # reward=NAME the log says where it stays above the task's reward
     metrics: tuple[Metric, ...]
 
     def add_reward(self, record: Record) -> None:
         """Add to `record.reward`. In place."""
-        ...
 
     def update(self, record: Record) -> None:
         """Learn from the record, after the learner. In place."""
-        ...
 
     def measures(self) -> Tensor:
         """(len(metrics),) on the device."""

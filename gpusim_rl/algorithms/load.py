@@ -12,8 +12,7 @@ METHODS = ("update", "measures")
 def load_algorithm(name: str) -> tuple[type, ModuleType]:
     """The learner's class and the module of `algorithms/**/<name>.py` in the working directory.
 
-    The module may define more than the class, such as a source of records.
-    ValueError in one line if there is no such file, or it cannot be used.
+    The module may define more, such as a source of records. ValueError if it cannot be used.
     """
     file = user_code("algo", name)
     if file is None:

@@ -9,36 +9,26 @@ from gpusim_rl.core.record import Record
 
 
 class Windows(NamedTuple):
-    """n windows of steps of one world each.
+    """n windows of steps of one world each."""
 
-    Attributes:
-        first, then: rows (n, …) of the first step, and of the one after the last.
-        gain: (n,) discounted rewards, up to a termination.
-        discount: (n,) of the value of `then`: 0 after a termination.
-        valid: (n,) 1, or 0 where a time limit or a fault cuts the window.
-    """
-
-    first: Record
-    then: Record
-    gain: Tensor
-    discount: Tensor
-    valid: Tensor
+    first: Record  # rows (n, …) of the first step
+    then: Record  # and of the one after the last
+    gain: Tensor  # (n,) discounted rewards, up to a termination
+    discount: Tensor  # (n,) of the value of `then`: 0 after a termination
+    valid: Tensor  # (n,) 1, or 0 where a time limit or a fault cuts the window
 
 
 def draw_windows(
     ring: Record, count: Tensor, unit: Tensor, *, length: int, gamma: Tensor | float
 ) -> Windows:
-    """Windows that begin at any row of a ring (R, B, …), as likely at each.
+    """B k windows that begin at any row of a ring (R, B, …), as likely at each.
 
-    None reaches beyond the newest row, or before the oldest.
+    None reaches beyond the newest row, or before the oldest. Numbers that are not finite are zeros.
 
     Args:
         count: () int64, how many rows were written, in all.
         unit: (B, k) numbers in [0, 1), which choose k windows of each world.
         length: steps of a window; gamma: discount of a step.
-
-    Returns:
-        B k windows. Numbers that are not finite are zeros.
     """
     rows, worlds = len(ring), unit.shape[0]
     choices = (count.clamp(max=rows) - length).clamp(min=1)

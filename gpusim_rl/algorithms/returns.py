@@ -20,7 +20,7 @@ def recurrence(delta: Tensor, k: Tensor, out: Tensor | None = None) -> Tensor:
     δ, k and the result are (T, B) and of one type.
     """
     out = torch.empty_like(delta) if out is None else out
-    launch(backward, delta.shape[1], [delta, k], [out], device=delta.device)
+    launch(backward, delta.shape[1], [delta, k], [out])
     return out
 
 

@@ -12,17 +12,15 @@ def show_usage(words: list[str], usage: str | None) -> None:
 
 
 def parse(
-    words: list[str], keys: Iterable[str], expected: str, least: int = 1, most: int | None = None
+    words: list[str], keys: Iterable[str], expected: str, most: int | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """The plain words of a command line, and the values of its keys.
+    """The plain words of a command line, 1 to `most`, and the values of its keys.
+
+    ValueError in one line for a word that is neither, or none or too many.
 
     Args:
         keys: that it may have, each once. `gate.` allows all keys that begin so.
         expected: what a message says of the words.
-        least, most: how many plain words there are.
-
-    Raises:
-        ValueError: in one line, for a word that is neither, or too few or too many words.
     """
     known, plain, values = [*keys], list[str](), dict[str, str]()
     for word in words:
@@ -35,13 +33,13 @@ def parse(
             raise ValueError(f"{word}: {key}= is given twice")
         else:
             values[key] = value
-    if not least <= len(plain) <= (len(plain) if most is None else most):
+    if not plain or len(plain) > (most or len(plain)):
         raise ValueError(f"{' '.join(words)}: expected {expected}".removeprefix(": "))
     return plain, values
 
 
-def whole_number(values: dict[str, str], key: str, least: int, largest: int = 2**31 - 1) -> int:
-    """The whole number of a key; ValueError if it is none, or too small or too large."""
-    if not values[key].isdecimal() or not least <= int(values[key]) <= largest:
+def whole_number(values: dict[str, str], key: str, least: int) -> int:
+    """The whole number of a key, below 2³¹; ValueError if it is none, or is out of bounds."""
+    if not values[key].isdecimal() or not least <= int(values[key]) < 2**31:
         raise ValueError(f"{key}={values[key]}: expected a whole number of at least {least}")
     return int(values[key])

@@ -4,6 +4,9 @@ The function runs once. Each tensor that an operation makes depends on all that 
 arguments depend on, also through comparisons and `where`. It costs milliseconds.
 """
 
+# torch has no types for some of its members, and no public name of a storage:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportPrivateUsage=false
+
 import linecache
 import traceback
 from collections.abc import Callable, Iterable
@@ -36,17 +39,12 @@ def dependencies(
     inputs: dict[str, Tensor],
     refused: str = "",
 ) -> dict[str, frozenset[str]]:
-    """Inputs that each output of a function depends on.
+    """Names of the inputs that the values of each output of a function depend on.
 
     Args:
         where: what the function is, for messages: `Quadruped.observe`.
-        function: given copies of `inputs`, it returns tensors by name, or one tensor, whose name
-            is "".
-        inputs: name → tensor.
+        function: given copies of `inputs`, it returns tensors by name, or one tensor, named "".
         refused: the name of an operator that must not be used.
-
-    Returns:
-        Name of the output → names of the inputs that its values depend on.
 
     Raises:
         ValueError: the function branches on a tensor that depends on an input, or takes another
@@ -136,8 +134,7 @@ class HostReadGuard(TorchFunctionMode):
 def source_line(*folders: str) -> str:
     """The line of Python that runs, and its place: outside of torch, of here and of folders."""
     outside = (str(Path(torch.__file__).parent), __file__, *folders)
-    frames = [f for f in traceback.extract_stack() if not f.filename.startswith(outside)]
-    frame = frames[-1]
+    frame = [f for f in traceback.extract_stack() if not f.filename.startswith(outside)][-1]
     line = linecache.getline(frame.filename, frame.lineno or 0).strip()
     return f"{Path(frame.filename).name}:{frame.lineno}: {line}"
 

@@ -7,9 +7,13 @@ without torch, reads the environment too. If a process ends, the others raise Pe
 exchange. With NCCL, they do so only if that exchange is waited for; else NCCL ends them.
 """
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnusedImport=false
+
 import atexit
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +30,7 @@ class PeerLost(RuntimeError):
 
 
 @contextmanager
-def peers_alive(rank: int) -> Iterator[None]:
+def peers_alive(rank: int) -> Generator[None]:
     """Turns the errors of a lost connection into PeerLost, in one line."""
     try:
         yield
@@ -42,11 +46,8 @@ def peers_alive(rank: int) -> Iterator[None]:
 class ProcessGroup:
     """The processes that train one policy. Of a single process, every method returns its argument.
 
-    Args:
-        rank: number of this process, from 0.
-        size: number of processes.
-        local_rank: number of this process on its machine, which is also that of its GPU.
-        restarts: how often torchrun has started all processes anew.
+    `local_rank` is the number of this process on its machine, which is also that of its GPU;
+    `restarts` is how often torchrun has started all processes anew.
     """
 
     joins = 0  # groups that this process has joined, as every other one has
@@ -57,9 +58,8 @@ class ProcessGroup:
     @classmethod
     def from_environment(cls) -> "ProcessGroup":
         """The group that torchrun describes in the environment; a single process without it."""
-        names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-        names |= {"TORCHELASTIC_RESTART_COUNT": "0"}
-        return cls(*(int(os.environ.get(name, default)) for name, default in names.items()))
+        first = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "TORCHELASTIC_RESTART_COUNT": 0}
+        return cls(*(int(os.environ.get(name, x)) for name, x in first.items()))
 
     # Why: docs/decisions/processes.md
     def join(self, device: str) -> str:

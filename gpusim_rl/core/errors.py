@@ -1,9 +1,13 @@
 """Errors as a user sees them: one line on stderr and an exit code."""
 
+# MuJoCo has no types:
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportAttributeAccessIssue=false, reportUnknownLambdaType=false
+
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -33,14 +37,13 @@ def warn_once(line: str) -> None:
 def exit_with_error(message: str, code: int = 2) -> NoReturn:
     """Say what is wrong in one line on stderr and exit: with 2 for a mistake of the user's."""
     line = printable(" ".join(message.split()))
-    print(
-        f"error: {line if len(line) < 1000 else f'{line[:500]} … {line[-400:]}'}", file=sys.stderr
-    )
+    line = line if len(line) < 1000 else f"{line[:500]} … {line[-400:]}"
+    print(f"error: {line}", file=sys.stderr)
     raise SystemExit(code)
 
 
 @contextmanager
-def no_stderr() -> Iterator[None]:
+def no_stderr() -> Generator[None]:
     """Drop what is written to the descriptor of stderr meanwhile, by C code too."""
     stderr = os.dup(2)
     with open(os.devnull, "w") as nowhere:
@@ -54,21 +57,16 @@ def no_stderr() -> Iterator[None]:
 
 @functools.cache
 def silence_mujoco() -> None:
-    """Drop MuJoCo's printed warnings, once per process: whoever steps looks for faults.
-
-    Printed they would tear the live table, or fill MUJOCO_LOG.TXT in the working directory.
-    """
+    """Drop MuJoCo's printed warnings, once per process: whoever steps looks for faults."""
+    # they would tear the live table, or fill MUJOCO_LOG.TXT in the working directory
     import mujoco
 
     mujoco.set_mju_user_warning(lambda _: None)
 
 
 @contextmanager
-def one_line_errors(code: int = 2):
-    """Turn what a user can get wrong (ValueError, OSError) into one line.
-
-    It is meant for code that builds, not for code that runs.
-    """
+def one_line_errors(code: int = 2) -> Generator[None]:
+    """Turn what a user can get wrong (ValueError, OSError) into one line, in code that builds."""
     try:
         yield
     except (ValueError, OSError) as error:

@@ -8,7 +8,7 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 Plain = dict[str, Any]  # a map of YAML or JSON: texts, numbers, truth values, null, lists, maps
 LARGEST_TEXT_BYTES = 1 << 20  # bytes of a text file that is read whole, if nothing else is said
@@ -32,10 +32,7 @@ def remove_parts(folder: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash, finds all of it or the one before.
-
-    OSError, which names the file, if it cannot be written.
-    """
+    """Write a file so that a reader, or a crash, finds all of it or the one before; or OSError."""
     part = part_of(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
@@ -76,12 +73,7 @@ def new_directory(path: Path) -> Path:
 
 
 def read_whole(path: Path, largest: int) -> bytes:
-    """The bytes of a regular file.
-
-    Raises:
-        ValueError: it is no regular file, or has more than `largest` bytes.
-        OSError: it cannot be read.
-    """
+    """The bytes of a regular file; ValueError if it is none, or has more than `largest` bytes."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NONBLOCK)  # else a pipe would wait for its writer
@@ -105,27 +97,26 @@ def read_text(path: Path, largest: int = LARGEST_TEXT_BYTES) -> str:
 
 
 def read_map(text: str | bytes) -> Plain:
-    """The map of a JSON text; ValueError in one line if it is none, or is nested too deeply.
-
-    Deep ones are read by `json.loads`, and overflow the stack of whoever writes them again.
-    """
+    """The map of a JSON text; ValueError in one line if it is none, or is nested too deeply."""
+    # deep ones are read by `json.loads`, and overflow the stack of whoever writes them again
     try:
-        value = json.loads(text)
+        value: object = json.loads(text)
         deep = depth(value) > DEEPEST
     except RecursionError:
-        deep = True
+        value, deep = None, True
     if deep:
         raise ValueError(f"JSON with more than {DEEPEST} lists or maps in one another")
     if not isinstance(value, dict):
         raise ValueError(f"JSON of type {type(value).__name__}: expected a map")
-    return value
+    return cast(Plain, value)
 
 
 def depth(value: object) -> int:
     """How many lists and maps of JSON lie in one another."""
     if not isinstance(value, dict | list):
         return 0
-    return 1 + max(map(depth, value.values() if isinstance(value, dict) else value), default=0)
+    inner = cast(Plain, value).values() if isinstance(value, dict) else cast(list[object], value)
+    return 1 + max(map(depth, inner), default=0)
 
 
 def digest(file: Path) -> Plain:

@@ -5,6 +5,10 @@ record. So a function of Warp launches alone (`kernels=True`) is captured there,
 one simply runs.
 """
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownLambdaType=false
+
 import functools
 import gc
 import itertools
@@ -47,7 +51,6 @@ class Graph:
     ):
         one_stream(device)
         self.fn, self.device = fn, torch.device(device)
-        self.name = getattr(fn, "__qualname__", repr(fn))
         self.graph: Callable[[], Any] | None = None
         self.calls, self.key = 0, ()
         _ALL.add(self)
@@ -77,10 +80,9 @@ class Graph:
                 # Ending a capture that broke raises too: the first error is the cause.
                 while error.__context__:
                     error = error.__context__
+                name = getattr(self.fn, "__qualname__", repr(self.fn))
                 self.reason = " ".join(str(error).split()) or type(error).__name__
-                print(
-                    f"{self.name} runs without a graph: {self.reason}", file=sys.stderr, flush=True
-                )
+                print(f"{name} runs without a graph: {self.reason}", file=sys.stderr, flush=True)
                 return self.fn(*args)
         self.graph()
 
@@ -96,11 +98,7 @@ def release_graphs() -> None:
 
 
 def record(fn: Callable[[], None], device: torch.device) -> Callable[[], Any]:
-    """A function that replays what fn launches. Now fn is only recorded, and does not run.
-
-    Raises:
-        RuntimeError: fn cannot be recorded.
-    """
+    """A function that replays what fn launches. Now fn is only recorded, and does not run."""
     global _recording
     collects = gc.isenabled()
     gc.disable()  # an object that frees device memory meanwhile would invalidate the capture
@@ -134,10 +132,7 @@ class PartTime(NamedTuple):
 
 
 class PartTimer:
-    """Time spent in the named parts of repeated work.
-
-    It is measured with CUDA events, or on the CPU with the clock.
-    """
+    """Time spent in the named parts of repeated work, by CUDA events or the clock."""
 
     def __init__(self, device: torch.device):
         self.cuda = device.type == "cuda"
@@ -155,10 +150,7 @@ class PartTimer:
         self.stamps.append((name, stamp))
 
     def read(self) -> Callable[[], dict[str, PartTime]]:
-        """Start anew. The function returned gives the time of each part up to now.
-
-        It may be called once the device has come so far.
-        """
+        """Start anew. The function returned gives each part's time, once the device is so far."""
         stamps, self.stamps = self.stamps, []
 
         def spent() -> dict[str, PartTime]:
@@ -174,10 +166,7 @@ class PartTimer:
 
 
 def fetch(values: Tensor) -> Callable[[], list[float]]:
-    """Begin to copy values (n,) to the host.
-
-    The function returned waits for that copy alone, and gives the numbers.
-    """
+    """Begin to copy values (n,) to the host; the function returned waits for that copy alone."""
     if values.device.type == "cpu":
         numbers = values.tolist()  # outside the iteration
         return lambda: numbers
@@ -196,16 +185,13 @@ def fetch(values: Tensor) -> Callable[[], list[float]]:
 
 # Why: docs/decisions/graphs.md
 def rows_on_host(mask: Tensor) -> Tensor | None:
-    """(n,) int64, the rows where a mask (B,) is true, if the host knows them without waiting.
+    """(n,) int64, the rows where a mask (B,) is true, if the host knows them: those to write.
 
-    On the CPU only these rows need to be written. A GPU writes all of them, under the mask.
+    A GPU writes all of them, under the mask.
     """
     return mask.nonzero()[:, 0] if SKIPS and mask.device.type == "cpu" else None
 
 
 def is_empty_on_host(mask: Tensor) -> bool:
-    """Whether a mask is false everywhere, as far as the host knows without waiting for a device.
-
-    On the CPU work on no world can be left out. A GPU does it, because the host does not ask.
-    """
+    """Whether the host knows that a mask is false everywhere: then work can be left out."""
     return SKIPS and mask.device.type == "cpu" and not mask.numpy().any()

@@ -3,6 +3,9 @@
 All are pure functions of tensors. The last axis is the vector.
 """
 
+# torch has no types for some of its functions:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import math
 
 import torch

@@ -3,7 +3,7 @@
 import ctypes
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,18 +15,13 @@ class OutOfMemory(ValueError):
 
 
 def check_free(what: str, size: float, device: torch.device) -> None:
-    """Check that so many bytes are free on the device. Less than 1 GiB is taken for granted.
-
-    Raises:
-        OutOfMemory: names what would take them.
-    """
-    if size < 2**30:
+    """Raise OutOfMemory, which names what takes them, unless so many bytes are free on a device."""
+    if size < 2**30:  # is taken for granted
         return
     free = free_bytes(device)
     if size > free:
-        raise OutOfMemory(
-            f"{what} takes more than {size / 2**30:,.0f} GiB, and {free / 2**30:.1f} GiB are free"
-        )
+        needed = f"{what} takes more than {size / 2**30:,.0f} GiB"
+        raise OutOfMemory(f"{needed}, and {free / 2**30:.1f} GiB are free")
 
 
 def free_bytes(device: torch.device) -> int:
@@ -53,12 +48,9 @@ def free_unused() -> None:
 
 
 @contextmanager
-def free_cycles() -> Iterator[None]:
-    """Free at the end what was made within, also what refers to itself, as an Env does.
-
-    Older objects are not searched: a search of all takes 0.2 s. Within another one, and in a
-    process that has frozen its objects itself, those that are not frozen are searched.
-    """
+def free_cycles() -> Generator[None]:
+    """Free at the end what was made within, also what refers to itself, as an Env does."""
+    # older objects are frozen, unless a process has done that itself: a search takes 0.2 s
     outermost = not gc.get_freeze_count()
     if outermost:
         gc.freeze()
@@ -78,7 +70,7 @@ def trim_heap() -> None:
 
 
 @contextmanager
-def out_of_memory_named(worlds: int):
+def out_of_memory_named(worlds: int) -> Generator[None]:
     """Turn the errors of an allocation that failed into OutOfMemory, which names num_envs."""
     try:
         yield
@@ -86,6 +78,5 @@ def out_of_memory_named(worlds: int):
         of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
         if not of_memory and "alloc" not in str(error):
             raise
-        raise OutOfMemory(
-            f"out of memory with num_envs={worlds}: plan=true says how many worlds fit"
-        ) from None
+        what = f"out of memory with num_envs={worlds}"
+        raise OutOfMemory(f"{what}: plan=true says how many worlds fit") from None

@@ -1,7 +1,9 @@
 """Names of metrics: whoever measures one names it once, for the table, reports and loggers."""
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
+
+from gpusim_rl.core.files import Plain
 
 
 class Metric(NamedTuple):
@@ -44,12 +46,12 @@ def check_metrics(metrics: Iterable[Metric]) -> None:
         try:
             format(0.0, metric.format)
         except ValueError:
-            raise ValueError(
-                f"metric {metric.key!r}: {metric.format!r} formats no number, such as .3f does"
-            ) from None
+            what = f"metric {metric.key!r}: {metric.format!r}"
+            raise ValueError(f"{what} formats no number, such as .3f does") from None
 
 
 def labels(descriptions: Mapping[str, object]) -> dict[str, str]:
     """Key → label of what `described` returned, which a stranger may have written."""
-    entries = {key: x.get("label") for key, x in descriptions.items() if isinstance(x, Mapping)}
-    return {key: x for key, x in entries.items() if isinstance(x, str) and x}
+    maps = [(key, cast(Plain, x)) for key, x in descriptions.items() if isinstance(x, Mapping)]
+    entries = [(key, x.get("label")) for key, x in maps]
+    return {key: x for key, x in entries if isinstance(x, str) and x}

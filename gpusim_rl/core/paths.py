@@ -24,10 +24,7 @@ def program(name: str) -> str:
 
 
 def executable(name: str) -> str:
-    """How a shell starts a command of this environment: by its name if that finds it, else by path.
-
-    The environment of a user need not be active.
-    """
+    """How a shell starts a command of this environment, which need not be active: name or path."""
     folder, first = Path(sys.executable).parent, shutil.which(name)
     if first and Path(first).parent.resolve() == folder.resolve():
         return name
@@ -99,9 +96,5 @@ def find_asset(name: str) -> Path | None:
     """A model file by its bare name: in the user's tasks/assets or tasks/, then in ours."""
     if not name or Path(name).name != name:
         return None
-    for folder in folders("tasks"):
-        files = [folder / "assets" / name, *sorted(folder.rglob(name))]
-        for file in files:
-            if file.is_file():
-                return file
-    return None
+    places = ([x / "assets" / name, *sorted(x.rglob(name))] for x in folders("tasks"))
+    return next((file for files in places for file in files if file.is_file()), None)

@@ -33,8 +33,12 @@ def versions() -> dict[str, str]:
 
 
 def record() -> dict[str, str]:
-    """`versions`, the processor, and as `diff` what the checkout has that its commit lacks."""
-    diff = uncommitted()
+    """`versions`, the processor, and as `diff` what the checkout has that its commit lacks.
+
+    That is `git diff`, then the names of new files.
+    """
+    new = "".join(f"new file: {name}\n" for name in git(*NEW).splitlines())
+    diff = f"{git('diff', '--no-ext-diff', 'HEAD')}\n{new}".strip()[:LONGEST_DIFF]
     machine = {"processor": processor(), "cores": str(cores_available())}
     return versions() | machine | ({"diff": diff} if diff else {})
 
@@ -58,18 +62,9 @@ def commit() -> str:
     return git("rev-parse", "HEAD") or "unknown"
 
 
-def uncommitted() -> str:
-    """Changes of the checkout since its commit: `git diff`, then the names of new files."""
-    new = [f"new file: {name}\n" for name in git(*NEW).splitlines()]
-    return (git("diff", "--no-ext-diff", "HEAD") + "\n" + "".join(new)).strip()[:LONGEST_DIFF]
-
-
 def git(*words: str) -> str:
-    """Output of git in the checkout that this program runs from; "" where there is none.
-
-    An installed package may lie in another project's repository: git is asked in a checkout only.
-    """
-    root = PACKAGE.parent
+    """Output of git in the checkout that this program runs from; "" where there is none."""
+    root = PACKAGE.parent  # an installed package may lie in another project's repository
     if not ((root / ".git").exists() and (root / "train.py").is_file()):
         return ""
     line = ["git", "-C", str(root), *words]

@@ -4,6 +4,8 @@ What a task adds stands in its class, as `Task.ranges`, and so does what an algo
 adds; what `task.randomise` draws stands in `envs.randomization.fields`.
 """
 
+# pyright: basic
+
 from collections.abc import Mapping
 from typing import NamedTuple
 

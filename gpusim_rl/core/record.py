@@ -1,5 +1,6 @@
 """Rows of named columns in one tensor: a rollout, a ring, the samples of an update, a minibatch."""
 
+from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import NamedTuple
@@ -18,16 +19,14 @@ class Column(NamedTuple):
 
     @property
     def storage(self) -> torch.dtype:
-        """The type of the tensor that holds it.
-
-        Truth values lie among the float32 numbers, so that one kernel writes all that a step gives.
-        """
-        # Why: docs/decisions/records.md
+        """The type of the tensor that holds it: truth values lie among the float32 numbers."""
+        # so that one kernel writes all that a step gives. Why: docs/decisions/records.md
         return torch.float32 if self.dtype == torch.bool else self.dtype
 
 
-NUMBER, FLAG = Column(), Column(dtype=torch.bool)
 Columns = dict[str, Column]
+NUMBER, FLAG = Column(), Column(dtype=torch.bool)
+ENDS: Columns = dict.fromkeys(("terminated", "truncated", "fault"), FLAG)  # how a step ends
 
 
 def vector(width: int) -> Column:
@@ -38,18 +37,12 @@ def vector(width: int) -> Column:
 class Record:
     """Rows (…, width) whose columns have names: `record.reward` is a view of that column.
 
-    Columns of one type share one tensor. A column of truth values is a copy.
-
-    Args:
-        columns: name → its column.
-        parts: type → (…, width of all columns of that type together), which views share.
-
-    Attributes:
-        memory: of the policy before the first of the steps, name → (B, …).
+    Columns of one type share one tensor of `parts`. A column of truth values is a copy.
     """
 
     def __init__(self, columns: Columns, parts: dict[torch.dtype, Tensor]):
         self.columns, self.parts = columns, parts
+        # of the policy before the first of the steps, name → (B, …)
         self.memory: dict[str, Tensor] = {}
         self._place: dict[str, slice] = {}
         self._views: dict[str, Tensor] = {}
@@ -66,13 +59,8 @@ class Record:
     @classmethod
     def zeros(cls, columns: Columns, *shape: int, device: torch.device) -> "Record":
         """A record (*shape, …) of zeros."""
-        return cls(
-            columns,
-            {
-                dtype: torch.zeros(*shape, width, dtype=dtype, device=device)
-                for dtype, width in widths(columns).items()
-            },
-        )
+        new = partial(torch.zeros, *shape, device=device)
+        return cls(columns, {kind: new(n, dtype=kind) for kind, n in widths(columns).items()})
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("_"):
@@ -110,10 +98,7 @@ class Record:
         return rows[..., self._place[first].start : self._place[last].stop]
 
     def put(self, t: Tensor, values: dict[str, Tensor]) -> None:
-        """Write columns (B, …) at the places t (1,), with one kernel for adjacent ones. In place.
-
-        A value that is no column is left out.
-        """
+        """Write values that are columns (B, …) at t (1,), adjacent ones by one kernel. In place."""
         names = tuple(values)
         if names not in self._runs:
             self._runs[names] = self._adjacent(names)

@@ -10,7 +10,9 @@ bit-equal on every device, normals to 1e-6.
 
 # The kernel is Warp's dialect of Python:
 # pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUntypedFunctionDecorator=false, reportAttributeAccessIssue=false
 
 import copy
 import hashlib
@@ -55,10 +57,7 @@ def philox_block(
     words_out: wp.array2d[wp.int64],
     units_out: wp.array2d[wp.float32],
 ):
-    """`philox_words` for every world and group of four columns.
-
-    Writes the words, and their exact multiples of 2⁻²⁴ in [0, 1).
-    """
+    """`philox_words` for every world and group of four columns, and multiples of 2⁻²⁴ in [0, 1)."""
     i, g = wp.tid()
     low, high = wp.uint32(step[0]), wp.uint32(step[0] >> wp.int64(32))
     words = philox_words(
@@ -124,10 +123,6 @@ class Rng:
     def draw(self, step: Tensor) -> None:
         """Make the numbers of `step` (0-d int64, on the device) for all streams, in place."""
         self.step.copy_(step + (self.life << 48) if self.life else step)
-        self._fill()
-
-    def _fill(self) -> None:
-        """Run the kernel, on torch's stream."""
         if self._launch:
             self._launch.launch(warp_stream(self.device))
 
@@ -136,10 +131,7 @@ class Rng:
         return {"rng/words": self._words, "rng/units": self._units}
 
     def of_rows(self, rows: dict[str, Tensor]) -> "Rng":
-        """The same streams, of a block that stands in other rows, of as many worlds as they are.
-
-        Every stream must have joined the block.
-        """
+        """The same streams, which have all joined the block, of one that stands in other rows."""
         twin = copy.copy(self)
         twin._words, twin._units = rows["rng/words"], rows["rng/units"]
         return twin
@@ -167,25 +159,18 @@ class Rng:
         return (self._take(name, width)[0] * high) >> 32
 
     def permutations(self, name: str, step: Tensor, count: int, n: int) -> Tensor:
-        """(count, B, n) int64, rows that are permutations of 0 … n-1, by step, row and world.
-
-        Each is a stable sort of 63-bit keys.
-        """
+        """(count, B, n) int64, rows that are permutations of 0 … n-1, by step, row and world."""
         keys = torch.empty(count, len(self.worlds), n, dtype=torch.int64, device=self.device)
         inputs = [self.worlds, step.view(1), self.seed, stream_id(name)]
-        launch(philox_keys, tuple(keys.shape), inputs, [keys], device=self.device)
+        launch(philox_keys, tuple(keys.shape), inputs, [keys])
         return torch.argsort(keys, dim=2, stable=True)
 
     def _take(self, name: str, width: int) -> tuple[Tensor, Tensor]:
-        """(B, width) of a stream at the current step: int64 words, and float32 in [0, 1).
-
-        The latter are exact multiples of 2⁻²⁴.
-        """
+        """(B, width) of a stream now: int64 words, and float32 multiples of 2⁻²⁴ in [0, 1)."""
         if name not in self._place:
             self._place[name] = (len(self._groups), width)
             self._groups += [(stream_id(name), column) for column in range((width + 3) // 4)]
             self._lay_out()
-            self._fill()
         first, held = self._place[name]
         if width != held:
             raise ValueError(f"noise stream {name!r} has width {held}, asked for {width}")
@@ -193,17 +178,13 @@ class Rng:
         return self._words[:, columns], self._units[:, columns]
 
     def _lay_out(self) -> None:
-        """Allocate the block for the groups there are, and prepare the kernel's launch."""
+        """Allocate the block for the groups there are, prepare the kernel's launch, and run it."""
         shape = len(self.worlds), 4 * len(self._groups)
         self._words = torch.zeros(shape, dtype=torch.int64, device=self.device)
         self._units = torch.zeros(shape, device=self.device)
         groups = torch.tensor(self._groups, dtype=torch.int64, device=self.device).T.contiguous()
-        self._launch = launch(
-            philox_block,
-            (shape[0], len(self._groups)),
-            [self.worlds, self.step, self.seed, *groups],
-            [self._words, self._units],
-            device=self.device,
-            record=True,
-        )
+        inputs, out = [self.worlds, self.step, self.seed, *groups], [self._words, self._units]
+        dim = shape[0], len(self._groups)
+        self._launch = launch(philox_block, dim, inputs, out, record=True)
+        self._launch.launch(warp_stream(self.device))
         self._group_numbers = groups  # the launch holds addresses alone

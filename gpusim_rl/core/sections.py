@@ -13,7 +13,7 @@ The checks, the table of `--help numbers` and docs/configuration.md are made fro
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, field, fields
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 from gpusim_rl.core import ranges
 from gpusim_rl.core.files import Plain
@@ -41,7 +41,8 @@ def check(section: Any, name: str) -> None:
 
     Numbers that are live tensors were checked before they became such.
     """
-    values = {key: x for key, x in vars(section).items() if not hasattr(x, "device")}
+    entries = vars(cast(object, section)).items()
+    values = {key: x for key, x in entries if not hasattr(x, "device")}
     ranges.check(values, name, limits(section, name))
     for entry in fields(section):
         words, value = entry.metadata.get("choices"), values.get(entry.name)

@@ -29,10 +29,8 @@ def shared(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Live]:
 
 
 def store(live: Rows, changed: Rows) -> None:
-    """Write new rows to the live ones; others are left out. In place.
-
-    A new row may be a live one: what a step reads, it reads before anything is written.
-    """
+    """Write new rows to the live ones; others are left out. In place."""
+    # a new row may be a live one: what a step reads, it reads before anything is written
     new = separate({name: x for name, x in changed.items() if name in live}, live)
     for name, x in new.items():
         live[name].copy_(x)
@@ -46,7 +44,7 @@ def separate(changed: Rows, live: Rows) -> Rows:
 
 def copy_state(live: dict[str, Live], group: ProcessGroup = SINGLE) -> dict[str, Tensor]:
     """Copies of live tensors by name, with the worlds of all processes."""
-    state = {}
+    state: dict[str, Tensor] = {}
     for name, (x, worlds) in live.items():
         # what is gathered of several processes is a copy already
         rows = group.all_gather(x) if worlds else x
@@ -77,10 +75,9 @@ def layout(state: dict[str, Tensor]) -> Layout:
 
 
 def check_layout(state: dict[str, Tensor], expected: Layout, where: str) -> None:
-    """Compare a state with the layout of a run. Runs no tensor operation.
+    """ValueError that names the first tensor that is missing, too many, or of another kind.
 
-    Raises:
-        ValueError: names the first tensor that is missing, too many, or of another shape or type.
+    Runs no tensor operation.
     """
     actual = layout(state)
     for name in sorted(expected.keys() | actual.keys()):
@@ -89,6 +86,5 @@ def check_layout(state: dict[str, Tensor], expected: Layout, where: str) -> None
                 f"{entry[0]} {entry[1]}" if entry else "nothing"
                 for entry in (actual.get(name), expected.get(name))
             )
-            raise ValueError(
-                f"{where} does not fit this run: {name!r} is {there} there and {here} here"
-            )
+            what = f"{name!r} is {there} there and {here} here"
+            raise ValueError(f"{where} does not fit this run: {what}")

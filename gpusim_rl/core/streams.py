@@ -1,6 +1,11 @@
 """Where work runs: on one CUDA stream for torch and Warp, and on how many threads of the CPU."""
 
+# torch and Warp have no types for some of their members:
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnnecessaryComparison=false
+
 import functools
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -15,16 +20,11 @@ KEEP_ALL = 2**63  # [byte] more than a device has: Warp's pool gives nothing bac
 
 @functools.cache
 def start_warp() -> None:
-    """Initialize Warp once per process, and print nothing: no banner, no log of compilations.
-
-    Without a CUDA driver Warp's C code writes a warning to stderr. It is dropped.
-
-    Raises:
-        ValueError: the folder of its kernels cannot be written.
-    """
+    """Initialize Warp once per process, and print nothing; ValueError if it cannot keep kernels."""
     wp.config.log_level = wp.LOG_WARNING
     try:
-        with nullcontext() if torch.cuda.is_available() else no_stderr():  # C code writes there
+        # without a CUDA driver Warp's C code writes a warning to stderr
+        with nullcontext() if torch.cuda.is_available() else no_stderr():
             wp.init()
     except OSError as error:
         where = "set WARP_CACHE_PATH to a folder that can be written"
@@ -81,25 +81,27 @@ def launch(
     inputs: list[Any],
     outputs: list[Tensor],
     *,
-    device: torch.device,
     block: int = 0,
+    tiles: bool = False,
     record: bool = False,
 ) -> Any:
-    """Launch a kernel of Warp on tensors, on torch's current stream.
+    """Launch a kernel of Warp on tensors of one device, on torch's current stream.
 
     With `record` nothing runs yet: the result's `launch(warp_stream(device))` does, as often as it
-    is called. It holds addresses alone, so that somebody else must keep the tensors. With `block`,
-    that many threads share the tiles of each index.
+    is called. It holds addresses alone, so that somebody else must keep the tensors. With `tiles`,
+    a block of threads shares the tiles of each index.
     """
     start_warp()
+    device = outputs[0].device
     options: dict[str, Any] = {
         key: [wp.from_torch(x.detach()) if isinstance(x, Tensor) else x for x in xs]
         for key, xs in (("inputs", inputs), ("outputs", outputs))
     }
-    options |= {"device": warp_device(device), "stream": warp_stream(device)}
-    if block:
-        return wp.launch_tiled(kernel, dim=[dim], block_dim=block, record_cmd=record, **options)
-    return wp.launch(kernel, dim=dim, record_cmd=record, **options)
+    options |= {"device": warp_device(device), "stream": warp_stream(device), "record_cmd": record}
+    options |= {"block_dim": block} if block else {}
+    if tiles:
+        return wp.launch_tiled(kernel, dim=[dim], **options)
+    return wp.launch(kernel, dim=dim, **options)
 
 
 def as_array(number: Tensor | float, device: torch.device) -> Tensor:
@@ -109,7 +111,7 @@ def as_array(number: Tensor | float, device: torch.device) -> Tensor:
 
 # Why: docs/decisions/processes.md
 @contextmanager
-def torch_threads(n: int):
+def torch_threads(n: int) -> Generator[None]:
     """Run torch's CPU operations on n threads for a while; 0 leaves their number as it is."""
     before = torch.get_num_threads()
     torch.set_num_threads(n or before)

@@ -29,7 +29,7 @@ def unmoved(*signs: float) -> Flip:
 
 def concatenated(flips: Iterable[Flip]) -> Flip:
     """Flips of adjacent columns as one."""
-    order, signs = [], []
+    order, signs = list[int](), list[float]()
     for flip in flips:
         order += [len(signs) + i for i in flip.order]
         signs += flip.signs
@@ -58,12 +58,11 @@ class MirrorModule(nn.Module):
 
     def __init__(self, flip: Flip):
         super().__init__()
-        if any(
-            flip.order[j] != i or flip.signs[j] != flip.signs[i] for i, j in enumerate(flip.order)
-        ):
+        order, signs = flip
+        if any(order[j] != i or signs[j] != signs[i] for i, j in enumerate(order)):
             raise ValueError(f"a mirror image of a mirror image is not the original: {flip}")
-        self.register_buffer("order", torch.tensor(flip.order), persistent=False)
-        self.register_buffer("signs", torch.tensor(flip.signs), persistent=False)
+        self.register_buffer("order", torch.tensor(order), persistent=False)
+        self.register_buffer("signs", torch.tensor(signs), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return x.index_select(-1, self.order) * self.signs

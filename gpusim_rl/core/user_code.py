@@ -26,9 +26,8 @@ def import_user_file(file: Path, folder: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:  # whatever the user's code raises
-        lines = [
-            f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)
-        ]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(file)]
         where = f"{file}, line {lines[-1]}" if lines else str(file)
         raise ValueError(f"{where}: {type(error).__name__}: {error}") from error
 
@@ -44,10 +43,7 @@ def add_package(name: str, folder: Path) -> None:
 
 
 def find_class(module: ModuleType, what: str, fits: Callable[[type], bool]) -> type:
-    """The class that a module defines and that fits; ValueError unless it is exactly one.
-
-    `what` says in the plural which classes fit.
-    """
+    """The class that a module defines and that fits; ValueError unless one of `what` does."""
     classes = [
         value
         for value in vars(module).values()

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from threading import Event, Thread
@@ -21,13 +21,7 @@ def clock(seconds: float) -> str:
 
 
 def counted(steps: int, doing: str, say: Say = print_now) -> Iterator[int]:
-    """The numbers of the steps, while a bar or lines tell how many are done.
-
-    Args:
-        steps: how many there are.
-        doing: what is done, such as "evaluating".
-        say: takes the lines where there is no terminal.
-    """
+    """The numbers of the steps, while a bar tells how many are done, or `say` in a log."""
     if sys.stdout.isatty():
         from rich.markup import escape
         from rich.progress import track
@@ -44,11 +38,8 @@ def counted(steps: int, doing: str, say: Say = print_now) -> Iterator[int]:
 
 
 @contextmanager
-def waiting(doing: str, say: Say = print_now) -> Iterator[None]:
-    """Say that work of unknown length goes on, and for how long by now.
-
-    The arguments are those of `counted`.
-    """
+def waiting(doing: str, say: Say = print_now) -> Generator[None]:
+    """Say that work of unknown length goes on, and for how long. Arguments are as of `counted`."""
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.markup import escape

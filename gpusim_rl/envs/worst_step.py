@@ -118,7 +118,7 @@ class WorstStep:
         if self.is_best(score):
             return
         inputs = [score.argmax(0, keepdim=True), score, self.worlds, step.view(1), numbers]
-        launch(keep, 1, inputs, [self.row], device=self.row.device)
+        launch(keep, 1, inputs, [self.row])
 
     def is_best(self, score: Tensor) -> bool:
         """Whether no score (B,) is worse than what is kept, as far as the host knows."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.states import Rows, separate
-from gpusim_rl.core.streams import start_warp, warp_device, warp_stream
+from gpusim_rl.core.streams import launch, start_warp, warp_stream
 from gpusim_rl.fuse.operators import OPERATORS
 from gpusim_rl.fuse.second_run import SecondRun
 from gpusim_rl.fuse.source import MODULE, Store, write_body
@@ -53,12 +53,9 @@ class Place(NamedTuple):
 
     def blank(self, worlds: int) -> "Place":
         """Another place like it, of zeros."""
-        if self.row is None:
-            return Place(
-                self.tensor.new_zeros(worlds, *self.tensor.shape[1:]), None, self.mask_name
-            )
-        tensor = self.tensor.new_zeros(1, worlds, *self.tensor.shape[2:])
-        return Place(tensor, torch.zeros_like(self.row), self.mask_name)
+        lead, row = ((), None) if self.row is None else ((1,), torch.zeros_like(self.row))
+        tensor = self.tensor.new_zeros(*lead, worlds, *self.tensor.shape[len(lead) + 1 :])
+        return Place(tensor, row, self.mask_name)
 
     def write(self, value: Tensor, results: Rows) -> None:
         """Write a result with torch. In place."""
@@ -75,10 +72,7 @@ class Place(NamedTuple):
 
 
 class Eager:
-    """A function that runs as torch does it: what `fuse` returns where there is no kernel.
-
-    Calling it computes the results of the live rows, and then writes them to their places.
-    """
+    """A function as torch runs it: computes results of the live rows, and writes them."""
 
     def __init__(self, name: str, function: Function, rows: Rows, places: dict[str, Place]):
         self.name, self.function, self.rows, self.places = name, function, rows, places
@@ -90,9 +84,8 @@ class Eager:
 
     @torch.no_grad()
     def __call__(self) -> None:
-        results = self.function(self.rows)
         # what a result shares with a row is read before the row is written
-        results = separate(results, self.rows)
+        results = separate(self.function(self.rows), self.rows)
         for name, place in self.places.items():
             place.write(results[name], results)
 
@@ -108,10 +101,6 @@ class Kernel(Eager):
             tensor that it reads is an argument of the kernel, and stays live.
         rows: the live rows.
         places: result → where it is written. Guarded ones are written first.
-
-    Attributes:
-        source: the module of the kernel.
-        operators: operators of torch that it replaces.
 
     Raises:
         UnknownOperator: an operator has no translation.
@@ -147,9 +136,8 @@ class Kernel(Eager):
             tracer.rows(self.arguments[key], x)
         with tracer:
             results = self.function(rows)
-        cells = {key: tracer.cells(results[key]) for key in self.places}
-        guards = {place.mask_name for place in self.places.values() if place.mask_name}
-        return cells | {key: tracer.cells(results[key]) for key in guards}
+        guards = [place.mask_name for place in self.places.values() if place.mask_name]
+        return {key: tracer.cells(results[key]) for key in (*self.places, *guards)}
 
     def _write_source(self, tracer: Tracer, results: dict[str, Cells]) -> str:
         """The source of the module: what the results need, and no more."""
@@ -200,16 +188,7 @@ class Kernel(Eager):
         flat += [x.view(1) if x.ndim == 0 else x for x in self.constants.values()]
         flat += [place.row for place in places.values() if place.row is not None]
         out = [side_by_side(place.view(worlds)) for place in places.values()]
-        launch = wp.launch(
-            self.kernel,
-            dim=worlds,
-            inputs=[wp.from_torch(x.detach()) for x in flat],
-            outputs=[wp.from_torch(x) for x in out],
-            device=warp_device(self.device),
-            block_dim=BLOCK,
-            record_cmd=True,
-        )
-        return launch, (flat, out)
+        return launch(self.kernel, worlds, flat, out, block=BLOCK, record=True), (flat, out)
 
     def __call__(self) -> None:
         if any(x._version != version for x, version in self.indices):
@@ -220,41 +199,23 @@ class Kernel(Eager):
     def run_again(self, rows: Rows) -> tuple[Rows, list[str]]:
         """What torch computes of other rows, and the lines of comparisons that had one answer.
 
-        Raises:
-            UnknownOperator: Python had other numbers than when the kernel was written.
+        UnknownOperator if Python had other numbers than when the kernel was written.
         """
         run = SecondRun(self.steps, len(next(iter(rows.values()))), [*rows.values()])
         with run:
             return self.function(rows), run.one_sided
 
-    @torch.no_grad()
-    def difference(self, rows: Rows, share: float = 1.0) -> dict[str, float]:
-        """Result → its largest difference from torch's on these rows, relative to its size.
-
-        Whole numbers and truth values that differ give infinity. share: of the worlds, those that
-        differ least.
-        """
-        rows = {key: x.clone() for key, x in rows.items()}
-        got, right = self.results(rows), self.function(rows)
-        return {
-            key: largest_difference(right[key], got[key], right.get(place.mask_name), share)
-            for key, place in self.places.items()
-        }
-
     def results(self, rows: Rows) -> Rows:
         """The results of other rows, of any number of worlds; zero where a guard is false."""
         worlds = len(next(iter(rows.values())))
         places = {key: place.blank(worlds) for key, place in self.places.items()}
-        launch, _alive = self._bind(rows, places)
-        launch.launch(warp_stream(self.device))
+        run, _alive = self._bind(rows, places)
+        run.launch(warp_stream(self.device))
         return {key: place.now() for key, place in places.items()}
 
 
 def fuse(name: str, function: Function, rows: Rows, places: dict[str, Place]) -> Eager:
-    """A function as one kernel; where it has none, as torch runs it, with a line on stderr.
-
-    Args: as `Kernel` has them.
-    """
+    """A function as one `Kernel`; where it has none, as torch runs it, with a line on stderr."""
     try:
         kernel = Kernel(name, function, rows, places)
         compare(kernel, rows)
@@ -292,7 +253,8 @@ class Part(NamedTuple):
             ends = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0]
             pool = [*ends, *literals, *(2 * y for y in literals)]
             noisy = x + self.noise * noise.to(x.device)
-            if fills_unit(x):
+            # all lie in [0, 1), and some in its upper half
+            if (x >= 0).all() and (x < 1).all() and (x > 0.5).any():
                 noisy, pool = x, [0.0, 1e-6, 1e-3, 0.5, 1 - 2**-24]
             pool = torch.tensor(pool, dtype=x.dtype)
             edge = pool[torch.randint(len(pool), x.shape, generator=source)].to(x.device)
@@ -353,11 +315,6 @@ def trial_rows(kernel: Kernel, rows: Rows) -> Rows:
                 some[key] = part.draw(x, kernel.literals, source)
         parts.append(some)
     return {key: torch.cat([part[key] for part in parts]) for key in rows}
-
-
-def fills_unit(x: Tensor) -> bool:
-    """Whether all numbers lie in [0, 1), and some in its upper half."""
-    return bool((x >= 0).all() and (x < 1).all() and (x > 0.5).any())
 
 
 def example_rows(rows: Rows) -> Rows:

@@ -1,6 +1,7 @@
 """What operators of torch compute, as expressions of C++ for the scalars of one world."""
 
 from collections.abc import Callable
+from functools import partial
 from operator import mul
 from typing import Any
 
@@ -24,13 +25,17 @@ from gpusim_rl.fuse.trace import (
 )
 
 OPERATORS: dict[str, Callable[[Tracer, Call], Any]] = {}
-ARITHMETIC = {  # of operands of the result's kind
+OF_WARP = "abs sin cos tan atan cosh tanh exp log log2 sqrt floor ceil trunc erf".split()
+ARITHMETIC = {name: f"wp::{name}({{0}})" for name in OF_WARP} | {  # of the result's kind
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
     "rsub": "{1} - {0}",
     "mul": "{0} * {1}",
     "maximum": "maximum({0}, {1})",
     "minimum": "minimum({0}, {1})",
+    "clamp_min": "at_least({0}, {1})",
+    "clamp_max": "at_most({0}, {1})",
+    "lerp": "between({0}, {1}, {2})",
     "atan2": "wp::atan2({0}, {1})",
     "bitwise_and": "{0} & {1}",
     "bitwise_or": "{0} | {1}",
@@ -42,27 +47,12 @@ ARITHMETIC = {  # of operands of the result's kind
     "remainder": "remainder({0}, {1})",
     "square": "{0} * {0}",
     "neg": "-{0}",
-    "abs": "wp::abs({0})",
     "sign": "sign({0})",
-    "sin": "wp::sin({0})",
-    "cos": "wp::cos({0})",
-    "tan": "wp::tan({0})",
     "asin": "asin_or_nan({0})",
     "acos": "acos_or_nan({0})",
-    "atan": "wp::atan({0})",
-    "cosh": "wp::cosh({0})",
-    "tanh": "wp::tanh({0})",
-    "exp": "wp::exp({0})",
     "expm1": "expm1({0})",
-    "log": "wp::log({0})",
     "log1p": "log1p({0})",
-    "log2": "wp::log2({0})",
-    "sqrt": "wp::sqrt({0})",
-    "floor": "wp::floor({0})",
-    "ceil": "wp::ceil({0})",
-    "trunc": "wp::trunc({0})",
     "round": "wp::rint({0})",
-    "erf": "wp::erf({0})",
     "special_ndtri": "normal_quantile({0})",
     "rsqrt": "{k}(1.0) / wp::sqrt({0})",
     "reciprocal": "{k}(1.0) / {0}",
@@ -114,15 +104,8 @@ REDUCTIONS = {  # a step of the chain
     "amax": "maximum({}, {})",
     "amin": "minimum({}, {})",
 }
-SAME = {
-    "__and__": "bitwise_and",
-    "__iand__": "bitwise_and",
-    "__or__": "bitwise_or",
-    "__ior__": "bitwise_or",
-    "__xor__": "bitwise_xor",
-    "__rshift__": "bitwise_right_shift",
-    "__lshift__": "bitwise_left_shift",
-}
+SHIFTS = {"rshift": "right_shift", "lshift": "left_shift"}
+SAME = {"and": "and", "iand": "and", "or": "or", "ior": "or", "xor": "xor"} | SHIFTS
 
 
 def operator(*names: str):
@@ -138,48 +121,40 @@ def operator(*names: str):
 # -- element by element ----------------------------------------------------------------------------
 
 
-def arithmetic(name: str) -> Callable[[Tracer, Call], Cells]:
-    """The translation of an operator of `ARITHMETIC`."""
-
-    def run(t: Tracer, call: Call) -> Cells:
-        kind, text = KINDS[call.result.dtype], ARITHMETIC[name]
-        if kind == "bool" and name not in TRUTH:
-            raise UnknownOperator(f"{name} of truth values")
-        if kind == "bool":
-            text = TRUTH[name]
-        elif kind in WHOLE:
-            text = OF_WHOLE.get(name, text)
-        if name in FLOATS.get(kind, ()):
-            raise UnknownOperator(f"{name} of {kind}")
-        if call.options.keys() - {"alpha"}:
-            raise UnknownOperator(f"{name} with {', '.join(call.options)}")
-        alpha, scaled = call.options.get("alpha", 1), "{0}" if name == "rsub" else "{1}"
-        if alpha != 1:
-            text = text.replace(scaled, f"{literal(alpha, kind)} * {scaled}")
-        return t.pointwise(call, text.replace("{k}", kind), call.args[:2])
-
-    return run
+def arithmetic(name: str, t: Tracer, call: Call) -> Cells:
+    """An operator of `ARITHMETIC`."""
+    kind, text = KINDS[call.result.dtype], ARITHMETIC[name]
+    if kind == "bool" and name not in TRUTH:
+        raise UnknownOperator(f"{name} of truth values")
+    if kind == "bool":
+        text = TRUTH[name]
+    elif kind in WHOLE:
+        text = OF_WHOLE.get(name, text)
+    if name in FLOATS.get(kind, ()):
+        raise UnknownOperator(f"{name} of {kind}")
+    if call.options.keys() - {"alpha"}:
+        raise UnknownOperator(f"{name} with {', '.join(call.options)}")
+    alpha, scaled = call.options.get("alpha", 1), "{0}" if name == "rsub" else "{1}"
+    if alpha != 1:
+        text = text.replace(scaled, f"{literal(alpha, kind)} * {scaled}")
+    return t.pointwise(call, text.replace("{k}", kind), call.args[:3])
 
 
-OPERATORS.update({name: arithmetic(name) for name in ARITHMETIC})
-OPERATORS.update({name: OPERATORS[same] for name, same in SAME.items()})
+OPERATORS.update({name: partial(arithmetic, name) for name in ARITHMETIC})
+OPERATORS.update({f"__{name}__": OPERATORS[f"bitwise_{x}"] for name, x in SAME.items()})
 
 
-def predicate(name: str) -> Callable[[Tracer, Call], Cells]:
-    """The translation of an operator of `PREDICATES`."""
-
-    def run(t: Tracer, call: Call) -> Cells:
-        text, operands, kind = PREDICATES[name], call.args[:2], "bool"
-        if not name.startswith("logical"):  # the kind in which torch computes with them
-            kind = KINDS[torch.result_type(call.tensors[0], call.tensors[len(operands) - 1])]
-        if name in NO_FLOATS and not kind.startswith("float"):
-            text = NO_FLOATS[name]
-        return t.pointwise(call, text, operands, kind)
-
-    return run
+def predicate(name: str, t: Tracer, call: Call) -> Cells:
+    """An operator of `PREDICATES`."""
+    text, operands, kind = PREDICATES[name], call.args[:2], "bool"
+    if not name.startswith("logical"):  # the kind in which torch computes with them
+        kind = KINDS[torch.result_type(call.tensors[0], call.tensors[len(operands) - 1])]
+    if name in NO_FLOATS and not kind.startswith("float"):
+        text = NO_FLOATS[name]
+    return t.pointwise(call, text, operands, kind)
 
 
-OPERATORS.update({name: predicate(name) for name in PREDICATES})
+OPERATORS.update({name: partial(predicate, name) for name in PREDICATES})
 
 
 @operator("div")
@@ -218,7 +193,7 @@ def power(t: Tracer, call: Call) -> Cells:
     return t.pointwise(call, "wp::pow({0}, {1})", [base, exponent])
 
 
-@operator("clamp", "clamp_min")
+@operator("clamp")
 def clamp(t: Tracer, call: Call) -> Cells:
     """A tensor within bounds, either of which may be None. NaN stays."""
     operands, text = [call.args[0]], "{0}"
@@ -229,17 +204,10 @@ def clamp(t: Tracer, call: Call) -> Cells:
     return t.pointwise(call, text, operands)
 
 
-@operator("clamp_max")
-def clamp_max(t: Tracer, call: Call) -> Cells:
-    return clamp(t, call._replace(args=(call.args[0], None, *call.args[1:])))
-
-
 @operator("where")
 def where(t: Tracer, call: Call) -> Cells:
     mask, a, b = call.args
-    kind, shape = KINDS[call.result.dtype], tuple(call.result.shape)
-    worlds = any(isinstance(x, Cells) and x.worlds for x in call.args)
-    inner = shape[1:] if worlds else shape
+    kind, (inner, worlds) = KINDS[call.result.dtype], call.over(call.args)
     masks = t.aligned(mask, inner, worlds, "bool")
     yes, no = (t.aligned(x, inner, worlds, kind) for x in (a, b))
     names = np.empty(inner, dtype=object)
@@ -253,11 +221,6 @@ def where(t: Tracer, call: Call) -> Cells:
 def masked_fill(t: Tracer, call: Call) -> Cells:
     x, mask, value = call.args
     return where(t, call._replace(args=(mask, value, x)))
-
-
-@operator("lerp")
-def lerp(t: Tracer, call: Call) -> Cells:
-    return t.pointwise(call, "between({0}, {1}, {2})", call.args)
 
 
 @operator("addcmul")
@@ -280,31 +243,21 @@ def nan_to_num(t: Tracer, call: Call) -> Cells:
 def copy(t: Tracer, call: Call) -> Cells:
     """A copy, of another kind perhaps; what is written to the first argument, if there are two."""
     kind, x = KINDS[call.result.dtype], call.args[-1 if len(call.args) < 2 else 1]
-    worlds = any(isinstance(y, Cells) and y.worlds for y in call.args[:2])
-    shape = tuple(call.result.shape[int(worlds) :])
+    shape, worlds = call.over(call.args[:2])
     return Cells(t.aligned(x, shape, worlds, kind).copy(), worlds, kind)
 
 
 # -- sums and other reductions ---------------------------------------------------------------------
 
 
-def converted(t: Tracer, x: Cells, kind: str) -> Cells:
-    """Cells of another kind."""
-    return Cells(each(lambda name: t.cast(name, x.kind, kind), x.names), x.worlds, kind)
+def reduction(name: str, t: Tracer, call: Call) -> Cells:
+    """An operator of `REDUCTIONS`."""
+    kind = "bool" if name in ("any", "all") else KINDS[call.result.dtype]
+    x, keep = t.converted(call.args[0], kind), call.get(2, "keepdim", False)
+    return t.reduce(x, call.get(1, "dim"), keep, REDUCTIONS[name])
 
 
-def reduction(name: str) -> Callable[[Tracer, Call], Cells]:
-    """The translation of an operator of `REDUCTIONS`."""
-
-    def run(t: Tracer, call: Call) -> Cells:
-        kind = "bool" if name in ("any", "all") else KINDS[call.result.dtype]
-        x, keep = converted(t, call.args[0], kind), call.get(2, "keepdim", False)
-        return t.reduce(x, call.get(1, "dim"), keep, REDUCTIONS[name])
-
-    return run
-
-
-OPERATORS.update({name: reduction(name) for name in REDUCTIONS})
+OPERATORS.update({name: partial(reduction, name) for name in REDUCTIONS})
 
 
 def mapped(t: Tracer, x: Cells, text: str) -> Cells:
@@ -333,11 +286,9 @@ def vector_norm(t: Tracer, call: Call) -> Cells:
 
 @operator("linalg_cross")
 def cross(t: Tracer, call: Call) -> Cells:
-    shape, kind = tuple(call.result.shape), KINDS[call.result.dtype]
-    if call.get(2, "dim", -1) not in (-1, len(shape) - 1):
+    kind, (inner, worlds) = KINDS[call.result.dtype], call.over(call.args[:2])
+    if call.get(2, "dim", -1) not in (-1, call.result.ndim - 1):
         raise UnknownOperator("a cross product along another axis than the last")
-    worlds = any(x.worlds for x in call.args[:2])
-    inner = shape[1:] if worlds else shape
     a, b = (t.aligned(x, inner, worlds, kind) for x in call.args[:2])
     names = np.empty(inner, dtype=object)
     for place in np.ndindex(*inner[:-1]):
@@ -351,14 +302,14 @@ def cross(t: Tracer, call: Call) -> Cells:
 def cumsum(t: Tracer, call: Call) -> Cells:
     kind = KINDS[call.result.dtype]
     # torch adds float32 in double precision
-    x = converted(t, call.args[0], "float64" if kind == "float32" else kind)
+    x = t.converted(call.args[0], "float64" if kind == "float32" else kind)
     names, axis = x.names.copy(), x.axis(call.args[1])
     line = np.moveaxis(names, axis, 0)
     for k in range(1, len(line)):
         for place in np.ndindex(*line.shape[1:]):
             now = (k, *place)
             line[now] = t.emit(f"{line[(k - 1, *place)]} + {line[now]}", x.kind)
-    return converted(t, x.like(names), kind)
+    return t.converted(x.like(names), kind)
 
 
 # -- what costs nothing: views, joins and new tensors ----------------------------------------------
@@ -372,26 +323,19 @@ def same(t: Tracer, call: Call) -> Cells:
 @operator("slice")
 def slice_(t: Tracer, call: Call) -> Cells:
     x, dim = call.args[0], call.get(1, "dim", 0)
-    start, end, step = call.get(2, "start"), call.get(3, "end"), call.get(4, "step", 1)
     if x.worlds and dim % x.ndim == 0:
         if call.result.shape[0] != ROWS:
             raise UnknownOperator("a slice of the worlds")
         return x
-    place = [slice(None)] * x.names.ndim
-    place[x.axis(dim)] = slice(start, end, step)
-    return Cells(x.names[tuple(place)], x.worlds, x.kind)
+    place = slice(call.get(2, "start"), call.get(3, "end"), call.get(4, "step", 1))
+    return x.like(x.names[(*[slice(None)] * x.axis(dim), place)])
 
 
 @operator("select")
 def select(t: Tracer, call: Call) -> Cells:
     x, dim, index = call.args[:3]
-    place: list[Any] = [slice(None)] * x.names.ndim
-    place[x.axis(dim)] = index
-    names = x.names[tuple(place)]
-    if not isinstance(names, np.ndarray):  # a view of one name, so that it can be written to
-        place[x.axis(dim)] = slice(index, index + 1 or None)
-        names = x.names[tuple(place)].reshape(())
-    return Cells(names, x.worlds, x.kind)
+    # with `...` also one name is a view, which can be written to
+    return x.like(np.moveaxis(x.names, x.axis(dim), 0)[index, ...])
 
 
 @operator("unsqueeze")
@@ -472,25 +416,18 @@ def split(t: Tracer, call: Call) -> list[Cells]:
     return [x.like(names) for names in np.split(x.names, ends[:-1], axis)]
 
 
-def join(numpys: Callable[..., np.ndarray]) -> Callable[[Tracer, Call], Cells]:
-    """The translation of what NumPy does with names, such as `stack`.
-
-    An empty tensor (0,) is left out, as torch does.
-    """
-
-    def run(t: Tracer, call: Call) -> Cells:
-        kind = KINDS[call.result.dtype]
-        parts = [x for x in call.args[0] if x.names.size or x.names.ndim > 1 or x.worlds]
-        worlds = any(x.worlds for x in parts)
-        dim = call.get(1, "dim", 0) % call.result.ndim - worlds
-        if dim < 0 or any(x.worlds != worlds for x in parts):
-            raise UnknownOperator("worlds side by side")
-        return Cells(numpys([converted(t, x, kind).names for x in parts], dim), worlds, kind)
-
-    return run
+def join(numpys: Callable[..., np.ndarray], t: Tracer, call: Call) -> Cells:
+    """What NumPy does with names, such as `stack`. As in torch, an empty one (0,) is left out."""
+    kind = KINDS[call.result.dtype]
+    parts = [x for x in call.args[0] if x.names.size or x.names.ndim > 1 or x.worlds]
+    worlds = any(x.worlds for x in parts)
+    dim = call.get(1, "dim", 0) % call.result.ndim - worlds
+    if dim < 0 or any(x.worlds != worlds for x in parts):
+        raise UnknownOperator("worlds side by side")
+    return Cells(numpys([t.converted(x, kind).names for x in parts], dim), worlds, kind)
 
 
-OPERATORS.update({"cat": join(np.concatenate), "stack": join(np.stack)})
+OPERATORS.update({"cat": partial(join, np.concatenate), "stack": partial(join, np.stack)})
 
 
 @operator("constant_pad_nd")
@@ -525,23 +462,20 @@ def new(t: Tracer, call: Call) -> Cells:
 
 @operator("slice_scatter")
 def slice_scatter(t: Tracer, call: Call) -> Cells:
-    x, part = call.args[:2]
-    out = x.names.copy()
-    place = [slice(None)] * x.names.ndim
-    dim, start, end = call.get(2, "dim", 0), call.get(3, "start"), call.get(4, "end")
-    place[x.axis(dim)] = slice(start, end, call.get(5, "step", 1))
-    out[tuple(place)] = converted(t, part, x.kind).names
-    return x.like(out)
+    place = slice(call.get(3, "start"), call.get(4, "end"), call.get(5, "step", 1))
+    return replaced(t, call.args[0], call.args[1], call.get(2, "dim", 0), place)
 
 
 @operator("index_copy")
 def index_copy(t: Tracer, call: Call) -> Cells:
-    x, dim, _, part = call.args[:4]
-    out = x.names.copy()
-    at = t.fixed_index(call.args[2], call.tensors[2])
-    np.moveaxis(out, x.axis(dim), 0)[at] = np.moveaxis(
-        converted(t, part, x.kind).names, x.axis(dim), 0
-    )
+    x, dim, index, part = call.args[:4]
+    return replaced(t, x, part, dim, t.fixed_index(index, call.tensors[2]))
+
+
+def replaced(t: Tracer, x: Cells, part: Cells, dim: int, place: Any) -> Cells:
+    """x with a part at places of an axis."""
+    out, axis = x.names.copy(), x.axis(dim)
+    np.moveaxis(out, axis, 0)[place] = np.moveaxis(t.converted(part, x.kind).names, axis, 0)
     return x.like(out)
 
 

@@ -25,17 +25,13 @@ class SecondRun(FunctionRun):
 
     Args:
         steps: the operators of the first run, which had ROWS worlds.
-        worlds: of this run.
-        rows: that the function is given.
-
-    Attributes:
-        one_sided: the lines of comparisons that had one answer in all worlds.
+        rows: that the function is given, of so many `worlds`.
     """
 
     def __init__(self, steps: list[Step], worlds: int, rows: list[Tensor]):
         super().__init__()
         self.steps, self.worlds = iter(steps), worlds
-        self.one_sided: list[str] = []
+        self.one_sided: list[str] = []  # lines of comparisons that had one answer in all worlds
         self._alive: list[Tensor] = list(rows)  # so that no id is used again
         self._made = {id(x) for x in rows}
 

@@ -46,9 +46,8 @@ def write_body(lines: list[tuple[str, str]], stores: list[Store]) -> list[str]:
     for store in others:
         last[store.array] = max(last.get(store.array, 0), places.get(store.value, 0))
     free = [store for store in others if not store.late and not store.overwrites]
-    body.pending = {store.value: [] for store in free}
     for store in free:
-        body.pending[store.value].append(store)
+        body.pending.setdefault(store.value, []).append(store)
     for store in sorted(free, key=lambda store: -last[store.array]):
         body.write(store)
     for store in others:
@@ -65,9 +64,7 @@ def write_body(lines: list[tuple[str, str]], stores: list[Store]) -> list[str]:
 class Body:
     """Statements, and which names they have assigned.
 
-    Args:
-        lines: (name, expression) in an order in which they can be computed.
-        stores: all that will be written.
+    lines: (name, expression) in an order in which they can be computed; stores: all that there are.
     """
 
     def __init__(self, lines: list[tuple[str, str]], stores: list[Store]):

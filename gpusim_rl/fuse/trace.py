@@ -96,12 +96,9 @@ class Flat(Cells):
 
 
 class FunctionRun(TorchDispatchMode):
-    """A run of a function whose operators are followed.
+    """A run of a function whose operators are followed."""
 
-    Attributes:
-        running: whether any such run goes on. Kernels of Warp are no operators: use none then.
-    """
-
+    # whether any such run goes on: kernels of Warp are no operators, so none is used then
     running: ClassVar[bool] = False
 
     @classmethod
@@ -118,27 +115,20 @@ class FunctionRun(TorchDispatchMode):
 
 
 class Tracer(FunctionRun):
-    """Runs operators, and writes down what they compute for one world.
+    """Runs operators on a device, and writes down what they compute for one world.
 
-    Args:
-        operators: name → its translation (tracer, call) → cells.
-        device: of the rows.
-
-    Attributes:
-        lines: (name, expression) of each scalar, in the order of computation.
-        constants: argument → tensor that the function reads beside its rows. It stays live.
-        steps: the operators so far.
-        places: names of numbers that look up entries of a table.
-        indices: tensors that pick columns, with their versions: what they hold stands in the code.
+    operators: name → its translation (tracer, call) → cells.
     """
 
     def __init__(self, operators: dict[str, Callable[..., Any]], device: torch.device):
         super().__init__()
         self.operators, self.device = operators, device
-        self.lines: list[tuple[str, str]] = []
+        self.lines: list[tuple[str, str]] = []  # name and expression, in the order of computation
+        # argument → tensor that the function reads beside its rows; it stays live
         self.constants: dict[str, Tensor] = {}
-        self.steps: list[Step] = []
-        self.places: set[str] = set()
+        self.steps: list[Step] = []  # the operators so far
+        self.places: set[str] = set()  # names of numbers that look up entries of a table
+        # tensors that pick columns, with their versions: what they hold stands in the code
         self.indices: list[tuple[Tensor, int]] = []
         self._given: dict[int, Tensor] = {}  # id → what a tensor held that no operator made
         self._names: dict[tuple[str, str], str] = {}
@@ -219,6 +209,12 @@ class Tracer(FunctionRun):
         # on the host, while the code is written
         return x.tolist()  # pyright: ignore[reportUnknownVariableType]
 
+    def converted(self, x: Cells, kind: str) -> Cells:
+        """Cells of another kind."""
+        if x.kind == kind:
+            return x
+        return Cells(each(lambda name: self.cast(name, x.kind, kind), x.names), x.worlds, kind)
+
     def loads(self, names: Iterable[str]) -> set[str]:
         """The entries of rows and constants that names are made of."""
         expressions, waiting = dict(self.lines), [*names]
@@ -256,7 +252,7 @@ class Tracer(FunctionRun):
             self._attempt(name, inputs, write)
             return result
         cells = self._attempt(name, inputs, lambda: self.operators[name](self, call))
-        for x, made in zip(tree_leaves(result), tree_leaves_of_cells(cells), strict=True):
+        for x, made in zip(tree_leaves(result), cells_of(cells), strict=True):
             self._follow(x, made)
         return result
 
@@ -275,9 +271,7 @@ class Tracer(FunctionRun):
         """An operator in place: the names of the target, and of what it is a view of, change."""
         if self._is_constant(x):
             raise UnknownOperator("an operation that writes to a constant")
-        names = value.names
-        if value.kind != target.kind:
-            names = each(lambda x: self.cast(x, value.kind, target.kind), names)
+        names = self.converted(value, target.kind).names
         if value.worlds and not target.worlds:
             raise UnknownOperator("an operation that writes a world's number to a constant")
         target.names[...] = names
@@ -287,11 +281,8 @@ class Tracer(FunctionRun):
 
         kind: of the operands, that of the result unless given.
         """
-        shape, made = tuple(call.result.shape), KINDS[call.result.dtype]
-        kind = kind or made
-        worlds = any(isinstance(x, Cells) and x.worlds for x in operands)
-        inner = shape[1:] if worlds else shape
-        arrays = [self.aligned(x, inner, worlds, kind) for x in operands]
+        made, (inner, worlds) = KINDS[call.result.dtype], call.over(operands)
+        arrays = [self.aligned(x, inner, worlds, kind or made) for x in operands]
         names = np.empty(inner, dtype=object)
         for place in np.ndindex(*inner):
             value = text.format(*(x[place] for x in arrays))
@@ -303,13 +294,11 @@ class Tracer(FunctionRun):
         """The names of an operand of this kind, for each element of the result."""
         if not isinstance(x, Cells):
             return np.broadcast_to(np.array(literal(x, kind), dtype=object), shape)
-        names = x.names
         if x.worlds and x.ndim != len(shape) + 1:
             raise UnknownOperator("an operation between worlds")
+        names = self.converted(x, kind).names
         if worlds and not x.worlds:
             names = one_for_all(names, len(shape))
-        if x.kind != kind:
-            names = each(lambda name: self.cast(name, x.kind, kind), names)
         return np.broadcast_to(names, shape)
 
     def reduce(self, x: Cells, dims: Any, keep: bool, text: str) -> Cells:
@@ -340,6 +329,11 @@ class Call(NamedTuple):
         if len(self.args) > place:
             return self.args[place]
         return self.options.get(name, default)
+
+    def over(self, operands: Iterable[Any]) -> tuple[tuple[int, ...], bool]:
+        """`inner`, of a result that has the worlds' axis if one of its operands has it."""
+        worlds = any(isinstance(x, Cells) and x.worlds for x in operands)
+        return tuple(self.result.shape[int(worlds) :]), worlds
 
     def inner(self) -> tuple[tuple[int, ...], bool]:
         """The shape of the result without the worlds' axis, and whether it has one."""
@@ -386,10 +380,5 @@ def each(function: Callable[[str], str], names: np.ndarray) -> np.ndarray:
 
 
 def cells_of(inputs: Any) -> list[Any]:
-    """The cells among arguments, those in lists too."""
+    """The cells among arguments or results, those in lists too."""
     return tree_leaves(inputs, is_leaf=lambda x: isinstance(x, Cells))
-
-
-def tree_leaves_of_cells(cells: Any) -> list[Cells]:
-    """The cells of each tensor that an operator made."""
-    return [cells] if isinstance(cells, Cells) else list(cells)

@@ -1,5 +1,8 @@
 """An encoder that attends to the last frames of an episode."""
 
+# torch has no types for some of its functions:
+# pyright: reportUnknownVariableType=false
+
 import torch
 from torch import Tensor, nn
 
@@ -25,9 +28,7 @@ class Attention(nn.Module):
     The last number of each is 1, and 0 in a blank one, which has no part in the softmax.
 
     Args:
-        width: of x; size: of y, a multiple of 4.
-        generator: of the first weights.
-        frames: K.
+        width: of x; size: of y, a multiple of 4; frames: K.
     """
 
     def __init__(self, width: int, size: int, generator: torch.Generator, frames: int):
@@ -47,7 +48,7 @@ class Attention(nn.Module):
         self.position.data[0, -2] = RECENCY_LOGIT
 
     def blank(self, worlds: int) -> Tensor:
-        """h (worlds, K - 1, width + 1) as an episode begins: zeros."""
+        """As `Encoder` has it: (worlds, K - 1, width + 1)."""
         return self.position.new_zeros(worlds, self.frames - 1, self.width + 1)
 
     def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:

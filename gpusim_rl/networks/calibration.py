@@ -13,19 +13,12 @@ def features(x: Tensor) -> Tensor:
 
 
 class Calibration(nn.Module):
-    """Observation (…, no) → the same with another command: x + clamp(features(x) @ weights).
+    """Observation (…, no) → the same with another command: x + clamp(features(x) @ weights)."""
 
-    Args:
-        columns: (m, n) where the observation has the command x, at m moments.
-        weights: (f, n)
-        limit: (n,) the largest change of a command.
-        width: no.
-    """
-
-    columns: Tensor
-    weights: Tensor
-    limit: Tensor
-    place: Tensor
+    columns: Tensor  # (m, n) where the observation has the command x, at m moments
+    weights: Tensor  # (f, n)
+    limit: Tensor  # (n,) the largest change of a command
+    place: Tensor  # (m n, no) 1 where the observation has a number of the command
 
     def __init__(self, columns: Tensor, weights: Tensor, limit: Tensor, width: int):
         super().__init__()

@@ -12,13 +12,10 @@ from gpusim_rl.core.symmetry import Flip
 
 
 class Distribution(Protocol):
-    """A distribution of actions (…, nu), as far as every learner needs it.
+    """A distribution of actions (…, nu), as far as every learner needs it."""
 
-    Attributes:
-        columns: its parameters by name, each with nu numbers, which may all be 1. A record stores
-            them, so that `kl` can compare with that of another policy.
-    """
-
+    # its parameters by name, each with nu numbers, which may all be 1. A record stores them, so
+    # that `kl` can compare with that of another policy
     columns: ClassVar[tuple[str, ...]]
 
     @classmethod

@@ -1,5 +1,8 @@
 """From a view to a network's output: layers, and encoders before them that remember an episode."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownVariableType=false
+
 import math
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,13 +15,7 @@ from gpusim_rl.core.ranges import WIDTH
 from gpusim_rl.networks.attention import Attention
 from gpusim_rl.networks.settings import NetworkSettings
 
-LAYERS = {
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
-    "tanh": nn.Tanh,
-    "silu": nn.SiLU,
-    "hardswish": nn.Hardswish,
-}
+LAYERS = dict(relu=nn.ReLU, elu=nn.ELU, tanh=nn.Tanh, silu=nn.SiLU, hardswish=nn.Hardswish)
 
 
 # Why: docs/decisions/networks.md
@@ -27,27 +24,16 @@ class Encoder(Protocol):
 
     Its memory h has a row for each of B worlds, of any shape (B, …). All zeros are a blank one, so
     that whoever restarts a world needs to know no more.
-
-    Attributes:
-        size: numbers of the features y that the layers are given.
     """
 
-    size: int
+    size: int  # numbers of the features y that the layers are given
 
-    def blank(self, worlds: int) -> Tensor:
-        """h (worlds, …) as an episode begins: zeros."""
-        ...
-
-    def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """x (…, width) and h (…) → y (…, size) and the next h."""
-        ...
-
-    def unroll(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """Sequences x (T, B, width) from h (B, …) → y and the h after each step, (T B, …) each.
-
-        begins (T, B) is 1 where an episode begins: h is blank before that step.
-        """
-        ...
+    def blank(self, worlds: int) -> Tensor: ...  # h (worlds, …) as an episode begins: zeros
+    # x (…, width) and h (…) → y (…, size) and the next h
+    def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]: ...
+    # sequences x (T, B, width) from h (B, …) → y and the h after each step, (T B, …) each.
+    # begins (T, B) is 1 where an episode begins: h is blank before that step
+    def unroll(self, x: Tensor, h: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
 class GRU(nn.Module):
@@ -56,11 +42,8 @@ class GRU(nn.Module):
         r = σ(W_r x + U_r h),  z = σ(W_z x + U_z h),  n = tanh(W_n x + r ⊙ U_n h)
         h' = n + z ⊙ (h - n),  y = h'
 
-    W and U are orthogonal at first, each gate by itself, and the biases zero.
-
-    Args:
-        width: of x; size: of h and y.
-        generator: of the first weights.
+    W and U are orthogonal at first, each gate by itself, and the biases zero. x has `width`
+    numbers, h and y have `size`.
     """
 
     def __init__(self, width: int, size: int, generator: torch.Generator):
@@ -74,7 +57,7 @@ class GRU(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def blank(self, worlds: int) -> Tensor:
-        """h (worlds, size) as an episode begins: zeros."""
+        """As `Encoder` has it: (worlds, size)."""
         return self.input.bias.new_zeros(worlds, self.size)
 
     def step(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,11 +86,7 @@ ENCODERS = {"gru": GRU, "attention": Attention}  # by algo.memory
 
 
 class MemoryMLP(nn.Module):
-    """x (B, width) and h (B, …) → y (B, out) and h': an encoder, then a multi-layer perceptron.
-
-    Args:
-        encoder: one of `ENCODERS`; head: layers on its features.
-    """
+    """x (B, width) and h (B, …) → y (B, out) and h': an encoder, then layers on its features."""
 
     encoder: Any
 
@@ -128,20 +107,11 @@ class MemoryMLP(nn.Module):
 
 @dataclass(frozen=True)
 class HiddenLayers:
-    """The hidden layers that several networks have alike.
+    """The hidden layers that several networks have alike; ValueError if none can be so."""
 
-    Args:
-        widths: of the layers. Where a network commutes with a mirror, both units of a pair count.
-        activation: one of `LAYERS`.
-        generator: of the first weights, of the last layer as well.
-
-    Raises:
-        ValueError: no layer can have such a width or activation.
-    """
-
-    widths: tuple[int, ...]
-    activation: str
-    generator: torch.Generator
+    widths: tuple[int, ...]  # where a network commutes with a mirror, both units of a pair count
+    activation: str  # one of `LAYERS`
+    generator: torch.Generator  # of the first weights, of the last layer as well
 
     def __post_init__(self) -> None:
         WIDTH.check("algo.hidden", self.widths)
@@ -164,9 +134,9 @@ class HiddenLayers:
         orthonormal parts.
         """
         end = len(self.widths)
-        gains = [*[math.sqrt(2)] * end, last]
         halves = [(i > 0) + (i < end) if paired else 0 for i in range(end + 1)]
-        return [gain * math.sqrt(0.5) ** n for gain, n in zip(gains, halves, strict=True)]
+        gains = zip([*[math.sqrt(2)] * end, last], halves, strict=True)
+        return [gain * math.sqrt(0.5) ** n for gain, n in gains]
 
 
 def make_net(
@@ -201,8 +171,7 @@ def linear(a: int, b: int, gain: float, generator: torch.Generator, bias: bool =
 def mlp_forward(net: nn.Sequential, x: Tensor) -> Tensor:
     """net(x) for x (n, width), on the CPU with a faster gradient of the first layer's weight.
 
-    That of nn.Linear is (gᵀ x), which takes MKL 1.7 times as long as xᵀ g where width is no
-    multiple of 16. The width of an observation seldom is.
+    That of nn.Linear, gᵀ x, takes MKL 1.7 times as long as xᵀ g where width is no multiple of 16.
     """
     if x.is_cuda or not torch.is_grad_enabled():
         return net(x)

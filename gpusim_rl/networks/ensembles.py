@@ -1,5 +1,9 @@
 """Networks side by side, with layer norm: the critics of an ensemble, or an actor by itself."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from itertools import pairwise
 
 import torch
@@ -29,11 +33,8 @@ class Ensemble(nn.Module):
     """x (n, width) → (copies, n, out): linear layers, each with layer norm before its activation.
 
     y = φ(g LN(W x) + b), where LN is that of arXiv:1607.06450. The last layer is linear. All
-    copies see the same x, and each product is one for all of them.
-
-    Args:
-        copies: networks, which differ by their first weights.
-        gain: of the last layer's weights. The others have √2.
+    copies see the same x, and each product is one for all of them. They differ by their first
+    weights, of which the last layer's have `gain` and the others √2.
     """
 
     def __init__(self, copies: int, width: int, out: int, layers: HiddenLayers, gain: float):
@@ -57,10 +58,7 @@ class SymmetricEnsemble(nn.Module):
     """As `Ensemble`, and f(M x) = A f(x), exactly: the layers of `SymmetricMLP`.
 
     The moments of a layer norm are those of both units of each pair, a + c and a - c, so that it
-    commutes with the mirror.
-
-    Args:
-        split: the parts of x, in which it is given; out: those of f(x), which is whole again.
+    commutes with the mirror. x is given in the parts of `split`; f(x) is whole again.
     """
 
     def __init__(

@@ -1,5 +1,8 @@
 """`Policy`: what acts. The actor-critic of PPO: normalizers, an actor and a critic."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
@@ -10,7 +13,7 @@ from torch import Tensor, nn
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import NUMBER, Columns, Record, vector
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.states import check_layout, layout
+from gpusim_rl.core.states import Rows, check_layout, layout
 from gpusim_rl.core.symmetry import MirrorModule, ViewMirrors, unmoved
 from gpusim_rl.networks.calibration import Calibration
 from gpusim_rl.networks.distributions import Distribution, Gaussian
@@ -24,20 +27,10 @@ Views = Sequence[Tensor]  # the observations of the actor (…, no) and of the c
 
 
 class Actor(nn.Module):
-    """Observation (B, no) → mean action (B, nu), normalizer included. This module is exported.
+    """Observation (B, no) → mean action (B, nu), perhaps both with memory: what is exported."""
 
-    With memory it is (obs, memory) → (action, next memory), as `blank_memory` has it.
-
-    Args:
-        normalizer: of the observations.
-        net: normalized observation → mean action.
-
-    Attributes:
-        calibration: of the command that it observes. Training neither reads nor changes it.
-    """
-
-    net: Any
-    calibration: Calibration | None
+    net: Any  # normalized observation → mean action
+    calibration: Calibration | None  # of the command; training neither reads nor changes it
 
     def __init__(self, normalizer: Normalizer, net: nn.Module):
         super().__init__()
@@ -57,46 +50,20 @@ class Actor(nn.Module):
 
 
 class Policy(Protocol):
-    """A policy that steps worlds: in training, in an evaluation and when a run is played.
+    """A policy that steps worlds: in training, in an evaluation and when a run is played."""
 
-    Attributes:
-        actor: the module that is exported.
-    """
-
-    actor: Actor
+    actor: Actor  # the module that is exported
 
     @property
-    def stored(self) -> Columns:
-        """The columns that `sample` gives, in their order."""
-        ...
-
-    def blank_memory(self, worlds: int) -> Memory:
-        """The memory as an episode begins, name → (worlds, …): zeros."""
-        ...
-
-    def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
-        """An action for each of B worlds, with what a learner stores of it, and the next memory.
-
-        Args:
-            views: the observations (B, no) of the actor and (B, nc) of the critic.
-            memory: as `blank_memory` has it.
-
-        Returns:
-            `action` (B, nu) and the other columns of `stored`; then the memory.
-        """
-        ...
-
-    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """The exported action (B, nu) for (B, no) on any device, and the next memory."""
-        ...
-
-    def load(self, state: dict[str, Tensor], where: str) -> None:
-        """Take the networks from a checkpoint of any number of worlds. In place or not at all.
-
-        Raises:
-            ValueError: they do not fit. `where` says what the checkpoint was read from.
-        """
-        ...
+    def stored(self) -> Columns: ...  # the columns that `sample` gives, in their order
+    # as an episode begins, name → (worlds, …): zeros
+    def blank_memory(self, worlds: int) -> Memory: ...
+    # for B worlds `action` (B, nu) and the other columns of `stored`, and the next memory
+    def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[Rows, Memory]: ...
+    # the exported action (B, nu) for (B, no) on any device, and the next memory
+    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]: ...
+    # takes the networks from a checkpoint, in place, or ValueError that names `where` it is
+    def load(self, state: dict[str, Tensor], where: str) -> None: ...
 
 
 def blank_memory(worlds: int, **nets: nn.Module) -> Memory:
@@ -113,11 +80,8 @@ def restarted(memory: Memory, mask: Tensor) -> Memory:
     }
 
 
-class SampleInParts:
-    """A policy whose `sample` has three parts, of which kernels take the first and the last.
-
-    `envs.fused_step.PolicyParts` says what they are.
-    """
+class SampleInParts(nn.Module):
+    """A policy whose `sample` has the three parts of `envs.fused_step.PolicyParts`."""
 
     prepare: Any
     compute: Any
@@ -128,19 +92,14 @@ class SampleInParts:
         head, memory = self.compute(self.prepare(views), memory)
         return self.choose(head, rng), memory
 
-
-def load_policy(policy: nn.Module, state: dict[str, Tensor], where: str) -> None:
-    """Take the networks `policy/…` from a checkpoint. In place or not at all.
-
-    Raises:
-        ValueError: they do not fit. `where` says what the checkpoint was read from.
-    """
-    networks = {name[7:]: value for name, value in state.items() if name.startswith("policy/")}
-    check_layout(networks, layout(policy.state_dict()), where)
-    policy.load_state_dict(networks)
+    def load(self, state: dict[str, Tensor], where: str) -> None:
+        """As `Policy` has it: take the networks `policy/…` from a checkpoint."""
+        networks = {name[7:]: value for name, value in state.items() if name.startswith("policy/")}
+        check_layout(networks, layout(self.state_dict()), where)
+        self.load_state_dict(networks)
 
 
-class ActorCritic(SampleInParts, nn.Module):
+class ActorCritic(SampleInParts):
     """A Gaussian actor with a state-independent standard deviation, and a critic that sees more.
 
     Args:
@@ -149,7 +108,6 @@ class ActorCritic(SampleInParts, nn.Module):
         symmetry: with "net" both networks commute with the mirror, and `cfg.hidden` counts both
             units of each pair. "augment" is applied by PPO. All but "none" need `mirrors`;
             the normalizers then treat observations and images alike.
-        seed: of the first weights.
     """
 
     family: ClassVar[Any] = Gaussian  # of distribution: another one takes no fused kernels
@@ -194,7 +152,6 @@ class ActorCritic(SampleInParts, nn.Module):
     def _set_mirrors(
         self, symmetry: str, mirrors: ViewMirrors | None, dims: tuple[int, int, int]
     ) -> None:
-        """Make the modules that mirror observations and actions; None for each without symmetry."""
         self.symmetry, self.mirrors = symmetry, mirrors
         self.obs_mirror = self.critic_mirror = self.action_mirror = None
         if symmetry == "none":
@@ -224,7 +181,7 @@ class ActorCritic(SampleInParts, nn.Module):
         return {"actor": actor, "critic": list(self.critic.parameters())}
 
     def blank_memory(self, worlds: int) -> Memory:
-        """The memory as an episode begins, name → (worlds, …): zeros."""
+        """As `Policy` has it: of both networks."""
         return blank_memory(worlds, actor=self.actor.net, critic=self.critic)
 
     def prepare(self, views: Views) -> dict[str, Tensor]:
@@ -255,10 +212,7 @@ class ActorCritic(SampleInParts, nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """The mean action (B, nu) for observations (B, no) on any device, and the next memory.
-
-        It is what ONNX holds: always in float32.
-        """
+        """As `Policy` has it: the mean action, always in float32."""
         out = self.actor(obs.to(self.log_std.device), memory)
         action, after = out if memory else (out, {})
         return action.to(obs.device), memory | after
@@ -291,7 +245,7 @@ class ActorCritic(SampleInParts, nn.Module):
     def values(
         self, critic_obs: Tensor, memory: Memory, begins: Tensor | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """V (T, B) of normalized observations (T, B, nc), and the critic's memory after each step.
+        """V (T, B) of normalized observations (T, B, nc), and what the critic remembers after.
 
         The latter is one tensor (T, B, …), or none. `memory` is that before the first step; begins
         (T, B) is 1 where an episode begins.
@@ -304,10 +258,7 @@ class ActorCritic(SampleInParts, nn.Module):
     def distributions(
         self, obs: Tensor, memory: Memory, begins: Tensor | None = None
     ) -> Distribution:
-        """Those of actions (T, B, nu) at normalized observations (T, B, no).
-
-        `memory` and `begins` are as `values` has them.
-        """
+        """Those of actions (T, B, nu) at normalized observations (T, B, no), as `values` has it."""
         if begins is None:
             return self.distribution(self.mean(obs))
         return self.distribution(self._run(self.actor.net.unroll, obs, memory["actor"], begins)[0])
@@ -325,9 +276,8 @@ class ActorCritic(SampleInParts, nn.Module):
 
     def update_normalizers(self, views: Views, valid: Tensor, group: ProcessGroup = SINGLE) -> None:
         """Add the observations (n, ·) of both networks where valid (n,) is true. In place."""
-        normalizers = self.actor.normalizer, self.critic_normalizer
-        for normalizer, view in zip(normalizers, views, strict=True):
-            normalizer.update(view, valid, group)
+        self.actor.normalizer.update(views[0], valid, group)
+        self.critic_normalizer.update(views[1], valid, group)
 
     @torch.no_grad()
     def symmetrize(self, gradients: dict[nn.Parameter, Tensor]) -> None:
@@ -335,10 +285,6 @@ class ActorCritic(SampleInParts, nn.Module):
         if self.symmetry == "net" and self.action_mirror:
             grad = gradients[self.log_std]
             grad.copy_(self.action_mirror.symmetrized_magnitudes(grad))
-
-    def load(self, state: dict[str, Tensor], where: str) -> None:
-        """As `Policy` has it: take the networks from a checkpoint, in place or not at all."""
-        load_policy(self, state, where)
 
     def _run(self, net: Any, x: Tensor, *memory: Tensor) -> Any:
         """net(x, …), or another function, with the precision that `amp` says: of the type of x."""

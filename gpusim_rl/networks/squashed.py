@@ -14,7 +14,7 @@ from gpusim_rl.core.symmetry import Flip, MirrorModule, ViewMirrors, concatenate
 from gpusim_rl.networks.encoders import HiddenLayers
 from gpusim_rl.networks.ensembles import Ensemble, SymmetricEnsemble
 from gpusim_rl.networks.normalizer import Normalizer
-from gpusim_rl.networks.policy import Actor, Memory, SampleInParts, Views, load_policy
+from gpusim_rl.networks.policy import Actor, Memory, SampleInParts, Views
 from gpusim_rl.networks.symmetric import EvenOddSplit
 
 CRITICS = 2  # the smaller value of two is less of an overestimate (arXiv:1802.09477)
@@ -24,12 +24,7 @@ FIRST_STD = 0.55  # deviations begin at 0.6: actions that hardly differ find no 
 
 
 class Squashed(nn.Module):
-    """Normalized observation (n, no) → the mean action (n, nu), bound · tanh(mean).
-
-    Args:
-        net: (n, no) → (1, n, 2 nu) means and what the deviations are made of.
-        bound: the largest action.
-    """
+    """Normalized observation (n, no) → the mean action (n, nu), bound · tanh(mean)."""
 
     def __init__(self, net: nn.Module, bound: float):
         super().__init__()
@@ -37,7 +32,7 @@ class Squashed(nn.Module):
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and logarithm of the deviation (n, nu) each, before the action is squashed."""
-        mean, free = self.net(x)[0].chunk(2, -1)
+        mean, free = self.net(x)[0].chunk(2, -1)  # (1, n, 2 nu)
         low, high = LOG_STD
         return mean, low + 0.5 * (high - low) * (torch.tanh(free + FIRST_STD) + 1)
 
@@ -45,14 +40,13 @@ class Squashed(nn.Module):
         return self.bound * torch.tanh(self.heads(x)[0])
 
 
-class SoftActorCritic(SampleInParts, nn.Module):
+class SoftActorCritic(SampleInParts):
     """A Gaussian actor whose actions are squashed to ±bound, and critics of state and action.
 
     Args:
         dims: widths of the actor's and the critic's observation and of the action: no, nc, nu.
-        hidden, activation: of all networks. bound: the largest action.
+        bound: the largest action.
         mirrors: with which all networks commute; None for networks that know no mirror.
-        seed: of the first weights.
 
     Attributes:
         critic: (n, nc + nu) → (copies, n, 1), of the task's returns in units of their scale;
@@ -91,7 +85,7 @@ class SoftActorCritic(SampleInParts, nn.Module):
 
     @property
     def stored(self) -> Columns:
-        """The action alone, as the worlds took it."""
+        """As `Policy` has it: the action alone, as the worlds took it."""
         return {"action": vector(self.nu)}
 
     def blank_memory(self, worlds: int) -> Memory:
@@ -114,7 +108,7 @@ class SoftActorCritic(SampleInParts, nn.Module):
 
     @torch.no_grad()
     def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """The mean action (B, nu) for observations (B, no) on any device: what ONNX holds."""
+        """As `Policy` has it: the mean action."""
         device = self.critic_normalizer.mean.device
         return self.actor(obs.to(device)).to(obs.device), memory
 
@@ -132,10 +126,6 @@ class SoftActorCritic(SampleInParts, nn.Module):
         """Add the observations (n, ·) of both networks where valid (n,) is true. In place."""
         self.actor.normalizer.update(views[0], valid, group)
         self.critic_normalizer.update(views[1], valid, group)
-
-    def load(self, state: dict[str, Tensor], where: str) -> None:
-        """As `Policy` has it: take the networks from a checkpoint, in place or not at all."""
-        load_policy(self, state, where)
 
 
 def squashed_log_prob(free: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:

@@ -1,5 +1,9 @@
 """Networks that commute with a mirror: of an image they make the image of the result."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 import math
 from itertools import pairwise
 from typing import Any
@@ -23,9 +27,8 @@ class Pairs(nn.Module):
         super().__init__()
         first, second, *scales = zip(*entries, strict=True)
         self.is_identity = entries == [(i, i, 1.0, 0.0) for i in range(len(entries))]
-        self.register_buffer("first", torch.tensor(first), persistent=False)
-        self.register_buffer("second", torch.tensor(second), persistent=False)
-        self.register_buffer("scales", torch.tensor(scales), persistent=False)
+        for name, x in {"first": first, "second": second, "scales": scales}.items():
+            self.register_buffer(name, torch.tensor(x), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.is_identity:
@@ -41,10 +44,7 @@ class EvenOddSplit(Pairs):
     """x (…, n) → its even part, which the mirror keeps, and its odd part, whose sign it changes.
 
     A pair of columns that change places becomes their sum and difference, divided by √2. So x is
-    turned by an orthonormal matrix, and lengths stay.
-
-    Attributes:
-        widths: columns of the even part, which comes first, and of the odd one.
+    turned by an orthonormal matrix, and lengths stay. The even part comes first.
     """
 
     def __init__(self, flip: Flip):
@@ -126,8 +126,8 @@ class SymmetricMLP(nn.Module):
     @property
     def last(self) -> tuple[Any, Any]:
         """The layers of the even and of the odd part of the result; None where it has none."""
-        layers = (*self.even[self.depth :], None), (*self.odd[self.depth :], None)
-        return layers[0][0], layers[1][0]
+        even, odd = (next(iter(x[self.depth :]), None) for x in (self.even, self.odd))
+        return even, odd
 
     def forward(self, x: Tensor) -> Tensor:
         """The parts of x (…, n) → f(x) (…, out)."""

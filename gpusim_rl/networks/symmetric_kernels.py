@@ -7,7 +7,10 @@ launches. On the CPU torch is faster, since its operations take vector instructi
 # ruff: noqa: UP018 (in a kernel float(0.0) is a variable, 0.0 a constant)
 # The kernels are Warp's dialect of Python:
 # pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
-# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false
+# pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUntypedFunctionDecorator=false, reportAttributeAccessIssue=false
+# pyright: reportUnnecessaryComparison=false, reportUnknownParameterType=false
 
 import math
 from typing import Any
@@ -125,10 +128,8 @@ def combine(
 
 
 def runs_kernels(x: Tensor) -> bool:
-    """Whether the kernels take x: on CUDA, in float32 and where no gradient by x is computed.
-
-    They do not where operators are followed, since no operator shows what a kernel does.
-    """
+    """Whether the kernels take x: on CUDA, in float32 and where no gradient by x is computed."""
+    # where operators are followed, none shows what a kernel does
     if not x.is_cuda or FunctionRun.running:
         return False
     mixed = torch.is_autocast_enabled(x.device.type)
@@ -140,7 +141,7 @@ def combined(pairs: Any, even: Tensor, odd: Tensor, width: int) -> tuple[Tensor,
     n, m = len(even), len(pairs.first)
     out = even.new_empty(n, width), even.new_empty(n, m - width)
     tables = [pairs.first, pairs.second, pairs.scales]
-    launch(combine, (n, m), [even, odd, *tables], [*out], device=even.device)
+    launch(combine, (n, m), [even, odd, *tables], [*out])
     return out
 
 
@@ -170,7 +171,7 @@ class SymmetricForward(torch.autograd.Function):
                 a, b = (part @ layer.weight.t() for part, layer in zip(parts, (p, q), strict=True))
             ctx.layers.append((parts, a, b))
             parts = x.new_empty(2, *a.shape)
-            launch(pair, tuple(a.shape), [net.kind, a, b, p.bias], [parts], device=x.device)
+            launch(pair, tuple(a.shape), [net.kind, a, b, p.bias], [parts])
         ctx.parts = parts
         layers = zip(net.last, parts, strict=True)
         even, odd = (layer(part) if layer else part[:, :0] for layer, part in layers)
@@ -195,7 +196,7 @@ class SymmetricForward(torch.autograd.Function):
             parts, a, b = ctx.layers[i]
             inputs = [net.kind, a, b, p.bias, slopes]
             by_product = a.new_empty(2, *a.shape)
-            launch(pair_gradient, tuple(a.shape), inputs, [by_product], device=a.device)
+            launch(pair_gradient, tuple(a.shape), inputs, [by_product])
             if i:
                 grads[p.weight], grads[q.weight] = tall_products(by_product, parts)
                 grads[p.bias] = by_product[0].sum(0)

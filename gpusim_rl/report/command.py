@@ -55,12 +55,7 @@ def parse_words(arguments: list[str]) -> tuple[list[Path], Path]:
 
 
 def write(runs: list[Path], out: Path) -> None:
-    """Write the page of runs.
-
-    Raises:
-        ValueError: a run is damaged, there are too many, or matplotlib is not installed.
-        OSError: the file cannot be written.
-    """
+    """Write the page of runs; ValueError or OSError in one line if that cannot be."""
     if len(runs) > MAX_RUNS:
         raise ValueError(f"{len(runs)} runs: a page has at most {MAX_RUNS}")
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it would tell of its cache
@@ -75,10 +70,8 @@ def write(runs: list[Path], out: Path) -> None:
 
 
 def write_or_warn(runs: list[Path], out: Path) -> bool:
-    """Write the page of runs that end. Returns whether it could be; if not, one line says why.
-
-    A training must not fail for its report, whatever is wrong with that.
-    """
+    """Write the page of runs that end. Returns whether it could be; if not, one line says why."""
+    # a training must not fail for its report, whatever is wrong with that
     try:
         write(runs, out)
         return True

@@ -68,8 +68,8 @@ def line(runs: list[Summary], name: str, points: int = POINTS) -> Line | None:
     if len(grid) > points:
         grid = np.linspace(*ends, points)
     values = np.stack([np.interp(grid, x, y, np.nan, np.nan) for x, y in pairs])
-    with warnings.catch_warnings():  # a column in which every run has ended, or not begun
-        warnings.simplefilter("ignore", RuntimeWarning)
+    # a column in which every run has ended, or not begun
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         return Line(grid, np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0))
 
 
@@ -78,13 +78,11 @@ def chart(
 ) -> str:
     """A picture of a metric as a `data:` address; "" if no run has it.
 
-    Args:
-        settings: the trainings.
-        name: of the metric.
-        large: whether it is one of those to look at first.
-        color: of the line of a single setting.
-        mark: a value at the end of the training, such as of the final evaluation.
+    large: whether it is one of those to look at first. color: of the line of a single setting.
+    mark: a value at the end of the training, such as of the final evaluation.
     """
+    from matplotlib.ticker import EngFormatter
+
     points = POINTS if large else FEW_POINTS
     lines = {label: line(runs, name, points) for label, runs in settings.items()}
     if not any(lines.values()):
@@ -102,16 +100,9 @@ def chart(
         ends = [[max(0.0, mark.value - mark.low)], [max(0.0, mark.high - mark.value)]]
         style = {"fmt": "D", "ms": 5, "color": COLORS[1], "capsize": 3, "clip_on": False}
         axis.errorbar(last.x[-1:], [mark.value], ends, **style)
-    label_steps(axis, large)
-    return address(figure)
-
-
-def label_steps(axis: Any, large: bool) -> None:
-    from matplotlib.ticker import EngFormatter
-
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-    if large:
-        axis.set_xlabel("env steps")
+    axis.set_xlabel("env steps" if large else "")
+    return address(figure)
 
 
 def asked_chart(
@@ -123,7 +114,6 @@ def asked_chart(
         asked, value: (n,) the commands, and what was done or, unless `got`, its error.
         off: (n,) bool: what was no success by this axis.
         least, relative: largest error, and the share of the command that it may be beyond that.
-        got: whether values are what was done.
     """
     figure, axis = panel(SQUARE, has_labels=True)
     reach = 1.08 * max(float(abs(asked).max()), 1e-3)

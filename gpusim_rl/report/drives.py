@@ -13,12 +13,7 @@ MAX_ROWS = 200
 
 
 class Row(NamedTuple):
-    """A constant command.
-
-    Args:
-        asked, got: the command, and what was done.
-        failed: why it is no success.
-    """
+    """A constant command, what was done, and why it is no success."""
 
     asked: list[float]
     got: list[float]

@@ -56,12 +56,7 @@ def last_value(run: Summary, name: str) -> float | None:
 
 
 def sections(settings: curves.Settings, film: bool) -> dict[str, list[Panel]]:
-    """Title → the panels below it, of all that the runs have metrics for.
-
-    Args:
-        settings: label → runs.
-        film: whether the page has one. If not, its first curve takes the place.
-    """
+    """Title → its panels, of all that the runs have metrics for; a curve takes a film's place."""
     runs = [run for group in settings.values() for run in group]
     names = list(dict.fromkeys(name for run in runs for name in run.columns))
     by_prefix = {x: [name for name in names if name.startswith(f"{x}/")] for x in PREFIXES}
@@ -98,7 +93,8 @@ def make_panel(settings: curves.Settings, name: str, section: str) -> Panel:
     value = last_mean(one, name) if one else None
     signs = one and section == "Reward terms"  # what is taken away has another color
     color = curves.COLORS[value is not None and value < 0] if signs else ""
-    mark = mark_of(one) if one and name == "success" else None
+    ends = interval(one.scores) if one and name == "success" and name in one.scores else None
+    mark = curves.Mark(one.scores[name], *ends) if one and ends else None
     note = "" if value is None or large else f"{value:.3g}"
     return Panel(
         printable(name.partition("/")[2] or label(runs, name))[:60],
@@ -111,12 +107,6 @@ def finite_columns(runs: list[Summary], name: str) -> list[np.ndarray]:
     """The finite values of a metric in each run; none in one without it."""
     columns = [run.columns.get(name, np.empty(0)) for run in runs]
     return [x[np.isfinite(x)] for x in columns]
-
-
-def mark_of(run: Summary) -> curves.Mark | None:
-    """Success in the final evaluation; None if it has no interval."""
-    ends = interval(run.scores)
-    return curves.Mark(run.scores["success"], *ends) if ends and "success" in run.scores else None
 
 
 def shares(run: Summary) -> list[tuple[str, str, float]]:
@@ -144,10 +134,8 @@ def film_address(run: Summary) -> str:
 def page(settings: curves.Settings, film: bool, **words: Any) -> str:
     """The page.
 
-    Args:
-        settings: label → the runs with these settings, which differ in their seeds.
-        film: whether there is one.
-        words: what the template `report.html` says besides the curves: plain texts and tables.
+    settings: label → the runs with these settings, which differ in their seeds. words: what the
+    template `report.html` says besides the curves: plain texts and tables.
     """
     colors = [curves.COLORS[i % len(curves.COLORS)] for i in range(len(settings))]
     labels = dict(zip(settings, colors, strict=True)) if len(settings) > 1 else {}

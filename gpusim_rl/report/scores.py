@@ -110,11 +110,7 @@ def number_text(value: Any) -> str:
 
 
 def meaning(name: str, task: str, units: dict[str, str]) -> tuple[str, str]:
-    """(unit, meaning) of a score of a task; empty for one that only a task of the user knows.
-
-    Args:
-        units: axis of the command → its unit.
-    """
+    """(unit, meaning) of a score; empty for one of the user's. units: axis of a command → unit."""
     for beginning, text in BEGINNINGS.items():
         axis = name.removeprefix(beginning)
         if name != axis:

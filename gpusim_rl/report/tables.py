@@ -65,12 +65,7 @@ def counts(runs: list[Summary]) -> str:
 
 
 def first_screen(run: Summary, alone: bool) -> dict[str, Any]:
-    """What the page begins with: how a run ended, how good it is, and what to do next.
-
-    Args:
-        run: the only one, or the best.
-        alone: whether it is the only one.
-    """
+    """What the page begins with: how the best run ended, how good it is, and what to do next."""
     success = run.scores.get("success")
     return {
         "name": run.run.path.resolve().name,

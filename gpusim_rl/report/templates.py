@@ -11,10 +11,7 @@ FOLDER = Path(__file__).parent
 
 
 def render(template: Path, **words: Any) -> str:
-    """The page of a template, which may include style.css.
-
-    words: what it says: plain texts, lists and tables.
-    """
+    """The page of a template, which may include style.css; words are texts, lists and tables."""
     return environment(template.parent).get_template(template.name).render(**words)
 
 

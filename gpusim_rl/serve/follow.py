@@ -9,13 +9,9 @@ ENDING = ".json"
 
 
 def alias_file(registry: str | None, alias: str) -> Path:
-    """The file of an alias, which may not be there yet.
+    """The file of an alias, which may not be there yet: `alias` itself without a registry.
 
-    Args:
-        registry: its directory; None if `alias` is the file itself.
-        alias: `released`, or `quadruped.released` if policies of several names are released.
-
-    ValueError or FileNotFoundError if it is not clear which.
+    Else that of `released`, or of `quadruped.released` if there are several, or an error.
     """
     if registry is None:
         return Path(alias)
@@ -32,27 +28,20 @@ def alias_file(registry: str | None, alias: str) -> Path:
 
 
 class Alias:
-    """An alias that is polled.
-
-    Args:
-        path: its file, JSON with `file`, relative to it, and `sha256`.
-    """
+    """An alias that is polled in its file: JSON with `file`, relative to it, and `sha256`."""
 
     def __init__(self, path: Path):
         self.path, self.text = path, ""
 
     def look(self) -> Version | None:
-        """The version that it names; None if it is the one of the last look, or none yet.
-
-        ValueError or OSError if it cannot be read. It is then not looked at again until it changes.
-        """
+        """The version that it names; None if it is the one of the last look, or none yet."""
         try:
             text = read_text(self.path)
         except FileNotFoundError:
             return None
         if text == self.text:
             return None
-        self.text = text
+        self.text = text  # what cannot be read is not looked at again until it changes
         try:
             description = read_map(text)
             name, key = str(description["file"]), str(description["sha256"])

@@ -20,14 +20,10 @@ def pack(value: object) -> bytes:
 
 def packed_array(x: np.ndarray | np.generic) -> dict[bytes, object]:
     """An array or a number of NumPy as a map."""
-    if isinstance(x, np.ndarray):
-        return {
-            b"__ndarray__": True,
-            b"data": x.tobytes(),
-            b"dtype": x.dtype.str,
-            b"shape": x.shape,
-        }
-    return {b"__npgeneric__": True, b"data": x.item(), b"dtype": x.dtype.str}
+    if not isinstance(x, np.ndarray):
+        return {b"__npgeneric__": True, b"data": x.item(), b"dtype": x.dtype.str}
+    array = {b"__ndarray__": True, b"data": x.tobytes()}
+    return array | {b"dtype": x.dtype.str, b"shape": x.shape}
 
 
 def unpack(message: bytes | str) -> dict[str, Any]:

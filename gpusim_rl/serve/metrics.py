@@ -4,30 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, ProcessCollector, core, generate_latest
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0)  # ends of the histogram
 
 
 class Metrics:
-    """What a server counts.
-
-    Counting is one call for each batch, since each step of a robot has only some microseconds.
-
-    Args:
-        server: whose sessions and version are reported, a `Server`.
-
-    Attributes:
-        bad_messages: messages that were answered with an error.
-        refused_sessions: sessions that were not opened.
-        swaps, refused_swaps: versions that took over, and that did not.
-    """
+    """What a `Server` counts; `collect` says what each number is."""
 
     def __init__(self, server: Any):
         self.server = server
@@ -40,6 +23,7 @@ class Metrics:
 
     def count(self, now: float, since: np.ndarray, faults: int) -> None:
         """Count a batch that was answered now, whose steps arrived at `since` (n,) [s]."""
+        # one call for each batch, since each step of a robot has only some microseconds
         waits = now - since
         self.counts += np.bincount(np.searchsorted(SECONDS, waits), minlength=len(self.counts))
         self.seconds += float(waits.sum())
@@ -50,7 +34,7 @@ class Metrics:
         """All metrics in Prometheus' format."""
         return generate_latest(self.registry).decode()
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[core.Metric]:
         """The metrics of now, as prometheus_client asks for them."""
         counters = {
             "steps": (self.steps, "control steps that were answered"),
@@ -62,20 +46,20 @@ class Metrics:
             "swaps_refused": (self.refused_swaps, "versions that could not take over"),
         }
         for name, (value, text) in counters.items():
-            yield CounterMetricFamily(f"gpusim_serve_{name}", text, value)
+            yield core.CounterMetricFamily(f"gpusim_serve_{name}", text, value)
         gauges = {
             "sessions": (self.server.sessions, "sessions that are open"),
             "sessions_limit": (self.server.settings["sessions"], "sessions that may be open"),
             "largest_batch": (self.largest, "steps of the largest batch"),
         }
         for name, (value, text) in gauges.items():
-            yield GaugeMetricFamily(f"gpusim_serve_{name}", text, value)
+            yield core.GaugeMetricFamily(f"gpusim_serve_{name}", text, value)
         text, labels = "sessions that it drives", ["version"]
-        version = GaugeMetricFamily("gpusim_serve_version", text, labels=labels)
+        version = core.GaugeMetricFamily("gpusim_serve_version", text, labels=labels)
         for pool in self.server.pools:
             version.add_metric([pool.version.name], pool.sessions)
         yield version
         ends = [*map(str, SECONDS), "+Inf"]
         buckets = [*zip(ends, np.cumsum(self.counts).tolist(), strict=True)]
         text = "from a message to its answer"
-        yield HistogramMetricFamily("gpusim_serve_step_seconds", text, buckets, self.seconds)
+        yield core.HistogramMetricFamily("gpusim_serve_step_seconds", text, buckets, self.seconds)

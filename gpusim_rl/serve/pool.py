@@ -11,29 +11,20 @@ import numpy as np
 from gpusim_rl.deploy.exported import check_operators
 from gpusim_rl.deploy.onboard.verdict import digest
 from gpusim_rl.deploy.runtime import Array, Policy, Readings
-from gpusim_rl.serve.registry import interface
+from gpusim_rl.serve.registry import SHORT, interface
 
-DIGITS = 12  # of a digest, as answers and pages show it
 LARGEST_MEMORY_BYTES = 1 << 30  # bytes of the memory of all sessions
 Rows = int | Array  # of a session: one, or (n,) numbers of the rows of n robots
 
 
 class Version:
-    """An exported file that is ready to run.
-
-    Args:
-        path: the file.
+    """An exported file that is ready to run; ValueError or FileNotFoundError if it is not.
 
     Attributes:
-        policy: of the file.
-        digest: SHA-256 of the controller, with or without a verdict.
-        name: the first digits of it.
+        digest: SHA-256 of the controller, with or without a verdict; name: its first digits.
         widths: name of each reading, and of the command → its width.
         interface: what a client relies on, by name.
         network: names of the memory that these weights alone understand, such as a GRU's state.
-
-    Raises:
-        ValueError, FileNotFoundError: the file cannot be run, in one line.
     """
 
     def __init__(self, path: Path):
@@ -41,7 +32,7 @@ class Version:
             check_operators(path)
         self.policy = policy = Policy(path)
         self.digest = digest(policy.data)
-        self.name, description = self.digest[:DIGITS], policy.description
+        self.name, description = self.digest[:SHORT], policy.description
         command = policy.command or {}
         self.widths = policy.needs | ({"command": len(command["names"])} if command else {})
         self.interface = interface(policy)
@@ -63,18 +54,13 @@ class Version:
 
 
 class Pool:
-    """Up to `size` robots, what each remembers, and the version that drives them.
-
-    ValueError if the memory of so many would be too large.
-    """
+    """Up to `size` robots, if memory allows, what each remembers, and what drives them."""
 
     def __init__(self, version: Version, size: int):
         one = sum(x.nbytes for x in version.policy.start.values())
         if one * size > LARGEST_MEMORY_BYTES:
-            raise ValueError(
-                f"serve.sessions={size}: each remembers {one} bytes, of at most "
-                f"{LARGEST_MEMORY_BYTES} together"
-            )
+            most = f"of at most {LARGEST_MEMORY_BYTES} together"
+            raise ValueError(f"serve.sessions={size}: each remembers {one} bytes, {most}")
         self.version, self.size = version, size
         self.free = [*range(size)]
         self.begins = np.ones(size, bool)
@@ -87,10 +73,7 @@ class Pool:
         return self.size - len(self.free)
 
     def open(self, robots: int | None = None) -> Rows:
-        """The row of a new session, or the rows of one of many robots.
-
-        IndexError if all are taken.
-        """
+        """The row of a new session, or the rows of one of many robots; IndexError without room."""
         taken = [self.free.pop() for _ in range(robots or 1)]
         rows = taken[0] if robots is None else np.array(taken)
         self.restart(rows)
@@ -107,12 +90,10 @@ class Pool:
             self.memory[name][rows] = start[0]
 
     def write(self, rows: Rows, values: Readings) -> None:
-        """Take the readings of a session, and its command, as `Policy.act` does.
+        """Take the readings of a session, and its command, as `Policy.act` does; or ValueError.
 
         Those of many robots are arrays (n, width); a command (width,) is that of each, and
         `restart` may be (n,) truth values.
-
-        ValueError if one is missing, or has another shape.
         """
         policy = self.version.policy
         for name, array in self.readings.items():
@@ -132,10 +113,7 @@ class Pool:
             self.restart(rows[of_each("restart", restart, rows.shape) != 0])
 
     def step(self, at: Array) -> tuple[Array, Array]:
-        """(n, nu) targets and (n,) faults of the robots of rows (n,), whose readings were written.
-
-        ValueError as of `Policy.run`; what they remember then stays.
-        """
+        """(n, nu) targets and (n,) faults of rows (n,) of robots; ValueError as of `Policy.run`."""
         readings = {name: x[at] for name, x in self.readings.items()}
         memory = {name: x[at] for name, x in self.memory.items()}
         begins = self.begins[at]
@@ -146,9 +124,7 @@ class Pool:
         return targets, fault
 
     def carried_memory(self, version: Version) -> list[str]:
-        """Names of the memory that a new version takes over.
-
-        That of the task is, where both files have it alike; that of a network is not.
+        """Names of the memory that a new version takes over: the task's, where both have it alike.
 
         ValueError, which names what differs, unless the new version has the interface of the old.
         """
@@ -156,21 +132,16 @@ class Pool:
         differing = [key for key, x in old.interface.items() if new.interface[key] != x]
         if differing:
             raise ValueError(f"version {new.name} has another interface: {', '.join(differing)}")
-        before, after = old.policy.start, new.policy.start
-        alike = [
-            name
-            for name in after
-            if name in before
-            and (after[name].shape, after[name].dtype) == (before[name].shape, before[name].dtype)
-        ]
-        return [name for name in alike if name not in old.network | new.network]
+        before, after = (
+            {name: (x.shape, x.dtype) for name, x in version.policy.start.items()}
+            for version in (old, new)
+        )
+        alike = dict(before.items() & after.items())
+        return [name for name in after if name in alike and name not in old.network | new.network]
 
     # Why: docs/decisions/registry.md
     def swap(self, version: Version) -> None:
-        """Let another version drive from the next step on.
-
-        ValueError as of `carried_memory` and `Pool`; nothing is changed then.
-        """
+        """Let another version drive from the next step on; ValueError if that cannot be."""
         carried = self.carried_memory(version)
         memory = Pool(version, self.size).memory
         self.memory = memory | {name: self.memory[name] for name in carried}

@@ -52,22 +52,14 @@ Row = dict[str, Any]
 
 
 class Verb(NamedTuple):
-    """What the command line takes of a verb, and a form of the page.
+    """What the command line takes of a verb, and a form of the page."""
 
-    Attributes:
-        call: takes the registry's directory, then the words and keys by their names.
-        words: in order, of which `optional` may be missing at the end.
-        keys: KEY=VALUE, each of which may be missing.
-        settings: whether it takes settings of the gate and of comparisons, as `words`.
-        form: keys that a form has, too; None if the page has no form of it.
-    """
-
-    call: Callable[..., Any]
-    words: tuple[str, ...] = ()
-    optional: int = 0
-    keys: tuple[str, ...] = ()
-    settings: bool = False
-    form: tuple[str, ...] | None = None
+    call: Callable[..., Any]  # takes the registry's directory, then words and keys by their names
+    words: tuple[str, ...] = ()  # in order
+    optional: int = 0  # words that may be missing at the end
+    keys: tuple[str, ...] = ()  # KEY=VALUE, each of which may be missing
+    settings: bool = False  # whether it takes settings of the gate and comparisons, as `words`
+    form: tuple[str, ...] | None = None  # keys that a form has, too; None: there is no form
 
 
 SCHEMA = """
@@ -99,12 +91,10 @@ class Registry:
     """The registry of a directory.
 
     Args:
-        folder: the directory.
-        create: make it if it is not there.
+        create: make it if it is not there, which else is a FileNotFoundError.
         by: who uses it; by default the name of the user.
 
     Raises:
-        FileNotFoundError: there is no registry, and none is to be made.
         ValueError: its database is damaged or lost, or another process has held it for a minute.
     """
 
@@ -128,7 +118,7 @@ class Registry:
                 with self.transaction():
                     for statement in SCHEMA.split(";"):
                         self.db.execute(statement)
-            self.write_aliases()
+            self.write_aliases()  # a process may have been killed before it wrote
 
     @contextmanager
     def one_line_errors(self) -> Iterator[None]:
@@ -164,17 +154,11 @@ class Registry:
     # -- versions ----------------------------------------------------------------------------------
 
     def add(self, policy: "Policy", name: str, lineage: Row, note: str = "") -> Row:
-        """Record a policy as the next version of a name; a controller that it has stays the same.
+        """Record a policy, whose file was checked, as the next version of a name.
 
-        A verdict in the file is not recorded, since it is no signature.
-
-        Args:
-            policy: a `deploy.runtime.Policy`, whose file was checked.
-            name: of the policy, such as the task's.
-            lineage: where it comes from, plain data.
-
-        Raises:
-            ValueError: the file was edited since it was judged, or the name cannot be used.
+        A controller that the name has stays the same. `lineage` is where it comes from, plain data.
+        A verdict in the file is not recorded, since it is no signature. ValueError if the file was
+        edited since it was judged, or the name cannot be used.
         """
         check_name("name", name)
         read_verdict(policy.data)
@@ -194,10 +178,7 @@ class Registry:
         return self.version(name, key)
 
     def version(self, name: str, which: int | str) -> Row:
-        """The row of a version: its number, an alias, or the beginning of its digest.
-
-        ValueError, which names the choices, if there is none or there are several.
-        """
+        """The row of a version: its number, alias, or the beginning of its digest; ValueError."""
         mine = self.rows("select * from version where name=? order by version", name)
         if not mine:
             names = [x["name"] for x in self.rows("select distinct name from version")]
@@ -246,8 +227,8 @@ class Registry:
     def record_comparison(self, a: str, b: str, report: Row, settings: str) -> int:
         """Record what an A/B comparison of two digests says."""
         with self.transaction():
-            metadata = {"settings": settings, "report": json.dumps(report)}
-            return self.insert("comparison", a=a, b=b, **metadata)
+            text = json.dumps(report)
+            return self.insert("comparison", a=a, b=b, settings=settings, report=text)
 
     def comparison(self, a: str, b: str, settings: str) -> Row | None:
         """The last comparison of two digests with these settings; None if there is none."""
@@ -267,16 +248,10 @@ class Registry:
     def promote(
         self, name: str, which: int | str, alias: str, why: str = "", evidence: Row | None = None
     ) -> Row:
-        """Point an alias at a version, and return this.
+        """Point an alias at a version, and return this; ValueError if it may not be.
 
         `released` needs that the last judgement, of a gate that ran here, is a pass. It also needs
-        the interface of the version before.
-
-        Args:
-            evidence: what else speaks for it, which the history shows.
-
-        Raises:
-            ValueError: there is no such version, its file is not whole, or it may not be released.
+        the interface of the version before. `evidence` is what else speaks for it.
         """
         check_name("alias", alias)
         if LIKE_A_VERSION.fullmatch(alias):
@@ -349,31 +324,23 @@ class Registry:
         return self.rows(line, name, alias)
 
     def write_aliases(self) -> None:
-        """Write the file of each alias that differs from the database.
-
-        Opening a registry does this, too: a process may have been killed before it wrote.
-        """
-        if any(text != self.alias_text(name) for name, text in self.alias_files().items()):
+        """Write the file of each alias that differs from the database."""
+        if self.outdated():
             with self.transaction():  # so that no older state is written after a newer one
-                for name, text in self.alias_files().items():
-                    if text != self.alias_text(name):
-                        write_whole(self.folder / name, text.encode())
+                for file, text in self.outdated().items():
+                    write_whole(file, text.encode())
 
-    def alias_files(self) -> dict[str, str]:
-        """Name of each alias's file → what it has to hold by the database."""
-        return {
-            f"{x['name']}.{x['alias']}.json": json.dumps(
-                {key: x[key] for key in ("name", "alias", "version", "at", "by", "why")}
-                | {"sha256": x["digest"], "file": f"policies/{x['digest']}.onnx"}
-                | {"interface": x["interface"], "event": x["id"]},
-                indent=1,
-            )
-            for x in self.rows(NOW)
-        }
-
-    def alias_text(self, name: str) -> str:
-        """What the file of an alias holds; empty if there is none."""
-        return read_text(self.folder / name) if (self.folder / name).is_file() else ""
+    def outdated(self) -> dict[Path, str]:
+        """The file of each alias that differs from the database → what it has to hold."""
+        files: dict[Path, str] = {}
+        for x in self.rows(NOW):
+            event = {key: x[key] for key in ("name", "alias", "version", "at", "by", "why")}
+            event |= {"sha256": x["digest"], "file": f"policies/{x['digest']}.onnx"}
+            event |= {"interface": x["interface"], "event": x["id"]}
+            file, text = self.folder / f"{x['name']}.{x['alias']}.json", json.dumps(event, indent=1)
+            if not file.is_file() or read_text(file) != text:
+                files[file] = text
+        return files
 
     # -- all of them -------------------------------------------------------------------------------
 
@@ -409,10 +376,7 @@ class Registry:
         write_whole(out, memory.getvalue())
 
     def list(self, name: str | None = None) -> list[Row]:
-        """All versions, or those of a name, with their aliases, and the last judgement of each.
-
-        `changed` tells that this was by other limits or scenarios than usual.
-        """
+        """All versions, or those of a name, with their aliases, and the last judgement of each."""
         now_at: dict[tuple[str, int], list[str]] = {}
         for x in self.rows(NOW):
             now_at.setdefault((x["name"], x["version"]), []).append(x["alias"])
@@ -422,6 +386,7 @@ class Registry:
         none = {"verdict": None, "changed": None}
         return [
             row
+            # changed: by other limits or scenarios than usual
             | {"verdict": of["verdict"], "changed": (of["changed"] or "{}") != "{}"}
             | {"aliases": now_at.get((row["name"], row["version"]), [])}
             for row in self.rows(line, name)
@@ -447,10 +412,8 @@ def read_exported(file: Path, largest: int) -> tuple[bytes, Row]:
 
 
 def checked(row: Row) -> Row:
-    """A row of the database with its maps; ValueError for what this program never writes.
-
-    Whoever edited the database may have put anything into any column, such as a path into a name.
-    """
+    """A row of the database with its maps; ValueError for what this program never writes."""
+    # whoever edited the database may have put anything into any column, a path into a name
     for key, x in row.items():
         right = isinstance(x, int if key in NUMBERS else str) or (key == "removed" and x is None)
         if not right or (key in DIGESTS and not re.fullmatch("[0-9a-f]{64}", str(x))):

@@ -65,19 +65,10 @@ class Job(NamedTuple):
 
 
 class PageServer(ThreadingHTTPServer):
-    """The page of a registry at a port of this machine.
+    """The page of a registry at a port of this machine, 0 for any; OSError if the port is taken.
 
-    Args:
-        folder: of the registry.
-        port: 0 for any that is free.
-        verbs: of which those with a form are run.
-
-    Raises:
-        OSError: the port is taken.
-
-    Attributes:
-        token: that each request shows. It is part of the address, so that only who started the page
-            may use it, and not another user of the machine or another site in the browser.
+    Each request shows the token. It is part of the address, so that only who started the page may
+    use it, and not another user of the machine or another site in the browser.
     """
 
     daemon_threads = True
@@ -100,12 +91,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/?token={self.token}"
 
     def start(self, form: Form, file_name: str) -> None:
-        """Run the command line of a form.
-
-        Raises:
-            ValueError: the form makes no sense.
-            PageError: the command before has not ended.
-        """
+        """Run the command line of a form; ValueError if it is none, or the last has not ended."""
         words = command_line(form, self.upload, self.verbs)
         with self.lock:
             if self.job and self.job.process.poll() is None:
@@ -126,13 +112,10 @@ class PageServer(ThreadingHTTPServer):
                 return None
             state = STATES.get(job.process.poll(), "not done")
             lines = self.output.read_text(errors="replace").splitlines()[-LINES:]
-        command = f"gpusim registry {shlex.join(job.words)}"
-        command, *lines = (self.with_file_name(x, job.file_name) for x in (command, *lines))
-        return {"command": command, "state": state, "lines": lines}
-
-    def with_file_name(self, line: str, file_name: str) -> str:
-        """A line in which the file has the name that the browser calls it by."""
-        return errors.printable(line.replace(str(self.upload), file_name))
+        lines = [f"gpusim registry {shlex.join(job.words)}", *lines]
+        # the file has the name that the browser calls it by
+        shown = (errors.printable(x.replace(str(self.upload), job.file_name)) for x in lines)
+        return {"command": next(shown), "state": state, "lines": [*shown]}
 
     def stop(self) -> None:
         """End what runs, and close the port."""
@@ -159,8 +142,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Show the page, or what is wrong with the request."""
         try:
-            query = self.checked_query()
-            self.send(HTTPStatus.OK, self.page(query))
+            self.send(HTTPStatus.OK, self.page(self.checked_query()))
         except PageError as error:
             self.refuse(error)
 
@@ -183,9 +165,8 @@ class Handler(BaseHTTPRequestHandler):
     def checked_query(self) -> dict[str, str]:
         """The query of a request that this page's user sent, from this page if from any.
 
-        Raises:
-            PageError: the host is another's name for this machine, another site in the browser sent
-                it, the token is missing, or there is no such page.
+        PageError if the host is another's name for this machine, another site in the browser sent
+        it, the token is missing, or there is no such page.
         """
         hosts, origins = (self.headers.get_all(x) or [] for x in ("Host", "Origin"))
         if len(hosts) != 1 or not is_loopback(hosts[0]):
@@ -259,10 +240,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def contents(folder: Path, name: str) -> Row:
-    """What the page shows of a registry: the names in it, and all about one of them.
-
-    ValueError if it has no such name.
-    """
+    """What the page shows of a registry: the names in it, and all about one, or ValueError."""
     if not (folder / "registry.db").is_file():  # the first file that is added makes it
         return {"names": [], "name": "", "versions": [], "older": 0, "aliases": {}, "events": []}
     registry = Registry(folder)

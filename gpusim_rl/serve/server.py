@@ -57,11 +57,8 @@ class Step(NamedTuple):
 class Server:
     """Sessions of clients, and the batches that answer them.
 
-    Args:
-        version: the policy; None until one is released.
-        alias: what names the policy from then on; None for always the same.
-        settings: the section `serve` of a configuration.
-        token: that each request has to show; empty for none.
+    version: the policy; None until one is released. alias: what names it from then on; None for
+    always the same. token: that each request has to show; empty for none.
     """
 
     def __init__(
@@ -148,14 +145,9 @@ class Server:
             for step, count in zip(batch, counts, strict=True):
                 at = first if isinstance(step.rows, int) else slice(first, first + count)
                 first += count
-                description = {
-                    "actions": targets[at],
-                    "fault": faults[at].tolist(),
-                    "version": name,
-                }
-                answer = pack(description)
+                answer = {"actions": targets[at], "fault": faults[at].tolist(), "version": name}
                 if not step.answer.done():  # the server may be ending
-                    step.answer.set_result(answer)
+                    step.answer.set_result(pack(answer))
             since = np.repeat([step.at for step in batch], counts)
             self.metrics.count(loop.time(), since, int(faults.sum()))
 
@@ -216,14 +208,11 @@ class Server:
         return None
 
     def request_refusal(self, request: Request) -> str:
-        """Why a request is refused whoever sends it; empty if it is not.
-
-        A page of a browser has an origin, and robots have none. Without a token the host has to be
-        this machine: a page's own name may be made to point here.
-        """
+        """Why a request is refused whoever sends it; empty if it is not."""
+        # a page of a browser has an origin, and robots have none
         if "Origin" in request.headers:
             return "pages of browsers are refused"
-        hosts = request.headers.get_all("Host")
+        hosts = request.headers.get_all("Host")  # a page's own name may be made to point here
         if self.token or (len(hosts) == 1 and is_loopback(hosts[0])):
             return ""
         return "this host is not served"
@@ -291,10 +280,7 @@ class Server:
 
 
 def robots_of(path: str) -> int | None:
-    """How many robots a session's address asks for with `?robots=`; None if it does not say.
-
-    ValueError in one line unless that is a number from 1 on.
-    """
+    """How many robots a session's address asks for with `?robots=`; None if it does not say."""
     query = parse_qs(path.partition("?")[2], keep_blank_values=True)
     if "robots" not in query:
         return None
@@ -313,9 +299,8 @@ def read_token(file: str | None, host: str) -> str:
     """The token in a file; ValueError unless it is a long word, or none is needed."""
     if file is None:
         if not is_loopback(host):
-            raise ValueError(
-                f"serve.host={host} lets others in: serve.token_file=FILE needs a token"
-            )
+            needed = "serve.token_file=FILE needs a token"
+            raise ValueError(f"serve.host={host} lets others in: {needed}")
         return ""
     token = read_text(Path(file)).strip()
     if len(token) < LEAST_TOKEN or not token.isascii() or len(token.split()) != 1:
@@ -336,9 +321,8 @@ def allow_files(sessions: int) -> None:
     """Let this process have a connection for each session; ValueError if it may not."""
     needed, (soft, hard) = sessions + 2 * SPARE, resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < needed:
-        raise ValueError(
-            f"serve.sessions={sessions} needs {needed} open files, but `ulimit -n` is {hard}"
-        )
+        what = f"serve.sessions={sessions} needs {needed} open files"
+        raise ValueError(f"{what}, but `ulimit -n` is {hard}")
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 

@@ -172,7 +172,7 @@ class Warp(Sim):
         self._exceeded = torch.zeros(2, dtype=torch.bool, device=self._torch_device)
         out = [self.overflow, self._fault, self._exceeded]
         inputs = [self.qpos, self.qvel, self._bits]
-        self._judge = launch(judge, num_envs, inputs, out, device=self._torch_device, record=True)
+        self._judge = launch(judge, num_envs, inputs, out, record=True)
 
     def step(self, n: int) -> None:
         self._advance(n)
@@ -207,7 +207,7 @@ class Warp(Sim):
         """Write the poses of the world body's geoms, which no kernel computes anew. In place."""
         poses = [self._model[f"geom_{name}"][:, self._ground] for name in ("pos", "quat")]
         size = tuple(poses[0].shape[:2])
-        launch(place, size, poses, list(self._poses), device=self._torch_device)
+        launch(place, size, poses, list(self._poses))
 
     def exceeded(self) -> dict[str, int]:
         pool, rows = self._exceeded.tolist()

@@ -45,10 +45,9 @@ def film(
     the size, and half as many frames. Several worlds are shown side by side.
 
     Args:
-        model: a mujoco.MjModel.
         frames: each state is shown until the next one's time.
         path: of the video, which appears only when it is whole.
-        seconds: length of the video [s].
+        seconds: its length [s].
         show_world: called with its number before a picture of one world of several.
         size: width and height in pixels, even numbers; of several worlds, of all together.
         view: as of `Camera`; of several worlds, it is `above` unless given.
@@ -92,10 +91,7 @@ def pictures(
 
 @contextlib.contextmanager
 def open_video(path: Path, rate: float) -> Iterator[Any]:
-    """A writer of pictures to a video with `rate` frames per second; a .gif plays for ever.
-
-    The file appears only when it is whole. OSError, in one line, if it cannot be written.
-    """
+    """A writer to a video of `rate` frames per second, which appears when it is whole; OSError."""
     if path.suffix.lower() == ".gif":
         yield (video := Gif())
         return write_whole(path, video.encode(1000 / rate))

@@ -11,7 +11,6 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,8 @@ from gpusim_rl.viewer.stage import Stage, horizon_color
 
 if TYPE_CHECKING:
     from mujoco import MjData, MjModel, MjvCamera, Renderer
+
+    from gpusim_rl.viewer.stage import Stage
 
 NO_GL = (
     "no display and no off-screen OpenGL: install EGL (apt install libegl1 libgl1-mesa-dri)"
@@ -75,23 +76,14 @@ def load_backend() -> type:
         raise ValueError(f"{NO_GL} ({error})") from None
 
 
-@contextlib.contextmanager
-def quiet_glfw() -> Iterator[None]:
-    """Hide the warnings of GLFW. An error in one line replaces them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 @functools.cache
 def check_context(context_class: type) -> bool:
     """Open a context and close it again. Returns whether it draws without a GPU, on the processor.
 
-    Raises an error of the backend's if that fails.
     GLFW only warns when it fails, and MuJoCo then renders without a context. The first attempt is
     an error that leaves MuJoCo's loader of OpenGL locked, and the second one aborts the process.
     """
-    with quiet_glfw():
+    with warnings.catch_warnings(action="ignore"):  # of GLFW: an error replaces them
         context = context_class(64, 64)
         context.make_current()
         if context_class.__module__ == "mujoco.glfw":
@@ -159,15 +151,11 @@ def make_renderer(model: "MjModel", height: int, width: int) -> "Renderer":
 
 
 class Camera:
-    """Pictures of a model. What it lacks of ground, sky and light is added to them.
+    """Pictures of a model, in pixels. What it lacks of ground, sky and light is added to them.
 
-    Args:
-        model: a mujoco.MjModel.
-        height: of the pictures, in pixels.
-        width: of the pictures, in pixels.
-        view: a camera of the model; `free`, MuJoCo's free camera; or `above`, which looks down at
-            what moves, wherever it is. Unless given, a robot with a free base is followed, and
-            framed by its size; others are seen by the camera `track` if there is one.
+    `view` is a camera of the model; `free`, MuJoCo's free camera; or `above`, which looks down at
+    what moves, wherever it is. Unless given, a robot with a free base is followed, and framed by
+    its size; others are seen by the camera `track` if there is one.
 
     Raises ValueError where there is no off-screen OpenGL, or no such view.
     """
@@ -230,13 +218,7 @@ def framing(
     A robot with a free base is followed; it is seen along the model's camera `track` if there is
     one. Others are seen by this camera, or stand still within the whole picture.
 
-    Args:
-        model: a mujoco.MjModel.
-        data: a mujoco.MjData of a typical state.
-        aspect: width of the picture, in heights.
-
-    Returns:
-        The number of a camera or a mujoco.MjvCamera, and None or an offset (3,).
+    data: of a typical state. aspect: width of the picture, in heights.
     """
     names = [model.camera(i).name for i in range(model.ncam)]
     track = names.index("track") if "track" in names else None
@@ -272,8 +254,10 @@ def opening_of(fovy: float) -> float:
     return 2 * float(np.tan(np.radians(fovy) / 2))
 
 
-def make_stage(model: "MjModel", data: "MjData") -> Stage:
+def make_stage(model: "MjModel", data: "MjData") -> "Stage":
     """The stage of a model, whose pattern fits the robot's size in a state `data`."""
+    from gpusim_rl.viewer.stage import Stage
+
     radius = whole(model, data).distance / 2.5
     sides = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)  # m, of a square
     return Stage(model, data, min(sides, key=lambda x: abs(np.log(1.2 * radius / x))))

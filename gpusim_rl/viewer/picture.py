@@ -20,13 +20,8 @@ HEIGHT, WIDTH = 720, 960  # pixels
 def picture(model: "MjModel", labels: Mapping[str, str], path: Path) -> None:
     """Write a PNG of the first keyframe, rendered off screen.
 
-    Args:
-        model: a mujoco.MjModel with a keyframe.
-        labels: label → the geom or site that it is written at. An arrow shows x of a free base,
-            else that of the world.
-        path: of the picture.
-
-    Raises ValueError where there is no off-screen OpenGL.
+    labels: label → the geom or site that it is written at. An arrow shows x of a free base, else
+    that of the world. Raises ValueError where there is no off-screen OpenGL.
     """
     import imageio
     import mujoco

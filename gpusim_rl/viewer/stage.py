@@ -4,12 +4,11 @@ The model that is simulated stays as it is. The sky and the pattern come from a 
 own, whose textures a picture's OpenGL context borrows. Ground and lamps are added to each scene.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import mujoco
 import numpy as np
-
-if TYPE_CHECKING:
-    from mujoco import MjData, MjModel, MjvScene
+from mujoco import MjData, MjModel, MjvScene
 
 # The last color is that of the horizon, into which far ground fades.
 STAGE = """
@@ -34,7 +33,7 @@ GROUNDS = (0.71, 0.75, 0.80), (0.20, 0.24, 0.31)  # mean colors of its materials
 LUMINANCE = np.array([0.2126, 0.7152, 0.0722])  # of linear red, green and blue (Rec. 709)
 TILES = 12  # in a window: from the robot to the edge of its ground
 SHADING = 0.7  # brightness of a robot's sides, in that of level ground under the same lamps
-PLANE = 0  # mujoco.mjtGeom.mjGEOM_PLANE
+PLANE = mujoco.mjtGeom.mjGEOM_PLANE
 # direction, color: the key light from the front left, and the fill light from the other side
 LAMPS = (
     ((0.35, -0.45, -0.82), (0.62, 0.60, 0.56)),
@@ -66,18 +65,13 @@ class Stage:
     - `height`: where ground is added [m]; None if it has some.
     - `lamps`: it gets lamps, because it has none, or neither sky nor ground.
 
-    Args:
-        model: a mujoco.MjModel.
-        data: a mujoco.MjData of a typical state, with kinematics.
-        cell: side of a square of the pattern [m].
+    data: of a typical state, with kinematics. cell: side of a square of the pattern [m].
     """
 
-    def __init__(self, model: "MjModel", data: "MjData", cell: float):
-        import mujoco
-
+    def __init__(self, model: MjModel, data: MjData, cell: float):
         self.model, self.data = model, data
         self.sky = mujoco.mjtTexture.mjTEXTURE_SKYBOX not in model.tex_type
-        fixed, plane = model.geom_bodyid == 0, model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
+        fixed, plane = model.geom_bodyid == 0, model.geom_type == PLANE
         ground = fixed & (plane | (model.geom_type == mujoco.mjtGeom.mjGEOM_HFIELD))
         bare = ground & plane & (model.geom_matid < 0)
         self.planes = np.flatnonzero(bare)
@@ -89,8 +83,6 @@ class Stage:
 
     def lend(self, context: Any) -> None:
         """Give the textures of the stage to a mujoco.MjrContext, which is current. In place."""
-        import mujoco
-
         stage = mujoco.MjModel.from_xml_string(STAGE)
         first = context.ntexture
         if first + stage.ntex > len(context.texture):
@@ -116,10 +108,8 @@ class Stage:
         if self.sky:
             context.fogRGBA = HORIZON
 
-    def dress(self, scene: "MjvScene") -> None:
+    def dress(self, scene: MjvScene) -> None:
         """Add what is missing to a scene that was updated. In place."""
-        import mujoco
-
         geom_kind = int(mujoco.mjtObj.mjOBJ_GEOM)
         for geom in scene.geoms[: scene.ngeom]:
             if geom.objtype == geom_kind and geom.objid in self.planes:
@@ -150,14 +140,10 @@ class Stage:
         steps = np.round(axes.T @ (geom.pos - origin) / period)
         geom.pos[:] = origin + axes @ (period * steps)
 
-    def add_tiles(self, scene: "MjvScene", data: "MjData") -> None:
+    def add_tiles(self, scene: MjvScene, data: MjData) -> None:
         """Add ground to the scene of a window, which takes no texture: a light and a dark tile in
-        turn, around the robot. In place.
-
-        data: a mujoco.MjData with kinematics.
+        turn, around the robot of `data`, which has kinematics. In place.
         """
-        import mujoco
-
         height = self.height
         if len(self.planes):
             height = float(data.geom_xpos[self.planes[0], 2])
@@ -183,10 +169,8 @@ class Stage:
             light = self.model.vis.headlight
             light.ambient[:], light.diffuse[:], light.specular[:] = AMBIENT, 0.55, 0.1
 
-    def add_lamps(self, scene: "MjvScene") -> None:
+    def add_lamps(self, scene: MjvScene) -> None:
         """Replace the lights of a scene by ours. In place."""
-        import mujoco
-
         lamps = [x for x in scene.lights[: scene.nlight] if x.headlight][:1]
         for light in lamps:
             light.ambient[:], light.diffuse[:], light.specular[:] = AMBIENT, HEADLIGHT, 0.1
@@ -208,7 +192,7 @@ def sky() -> np.ndarray:
     return np.broadcast_to(255 * (top + share * (low - top)), (256, 4, 3)).astype(np.uint8)
 
 
-def colors(model: "MjModel") -> np.ndarray:
+def colors(model: MjModel) -> np.ndarray:
     """(ngeom, 4) the color of each geom, that of its material if it has one."""
     rgba, has = model.geom_rgba.copy(), model.geom_matid >= 0
     rgba[has] = model.mat_rgba[model.geom_matid[has]]
@@ -221,7 +205,7 @@ def contrast(color: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.maximum(*light) / np.minimum(*light)
 
 
-def choose_ground(model: "MjModel") -> int:
+def choose_ground(model: MjModel) -> int:
     """The number of the stage's material from which the robot stands out more."""
     rgba = colors(model)
     solid = (model.geom_type != PLANE) & (model.geom_bodyid > 0) & (model.geom_group < 3)
@@ -231,7 +215,7 @@ def choose_ground(model: "MjModel") -> int:
     return int(np.argmax(scores))
 
 
-def ground_height(model: "MjModel", data: "MjData") -> float:
+def ground_height(model: MjModel, data: MjData) -> float:
     """Where ground belongs that a model does not have [m]: below all geoms, and not above 0."""
     frames = data.geom_xmat.reshape(-1, 3, 3)
     center = data.geom_xpos[:, 2] + np.einsum("nj,nj->n", frames[:, 2], model.geom_aabb[:, :3])

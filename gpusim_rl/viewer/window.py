@@ -2,6 +2,7 @@
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +17,7 @@ from gpusim_rl.envs.command_columns import (
 )
 from gpusim_rl.robots.free_bodies import robot_joint
 from gpusim_rl.viewer.film import Frames
-from gpusim_rl.viewer.offscreen import framing, load_triton, make_stage, quiet_glfw, whole
+from gpusim_rl.viewer.offscreen import framing, load_triton, make_stage, whole
 from gpusim_rl.viewer.picture import add_arrow
 
 if TYPE_CHECKING:
@@ -29,13 +30,9 @@ Command = Callable[[float], np.ndarray]  # time [s] → command
 
 
 class Keys:
-    """The command as the keyboard changes it: a callable of time.
+    """The command as the keyboard changes it, between `low` and `high`: a callable of time.
 
-    Args:
-        low: the smallest value of each number of the command.
-        high: the largest.
-        center: the first value, to which the space bar returns; 0 unless given.
-        names: of the numbers, for `help`.
+    center: the first value, to which the space bar returns; 0 unless given.
     """
 
     # GLFW key → (number of the command, direction)
@@ -61,8 +58,7 @@ class Keys:
     def press(self, key: int) -> None:
         """Change the command by a tenth of its range, or set it to the center; pause, push, reset.
 
-        Args:
-            key: GLFW's code of an arrow, comma, full stop, space, Enter, slash, Backspace.
+        key: GLFW's code of an arrow, comma, full stop, space, Enter, slash, Backspace.
         """
         self.paused ^= key == 257
         self.pushes += key == 47
@@ -79,15 +75,10 @@ class Keys:
 
 
 def view(model: "MjModel", frames: Frames, keys: Keys | None = None, rollout: Any = None) -> None:
-    """Show the frames in MuJoCo's viewer, in real time, until the window closes.
+    """Show the frames in MuJoCo's viewer, in real time, until the window closes; or ValueError.
 
-    Args:
-        model: a mujoco.MjModel.
-        frames: its states, which are asked for as they are shown.
-        keys: takes the keys that are pressed.
-        rollout: whose command is drawn as an arrow, and whose robot is pushed.
-
-    Raises ValueError where no window can be opened.
+    They are asked for as they are shown. The command of `rollout` is drawn as an arrow, and its
+    robot is pushed by `keys`.
     """
     import mujoco
     import mujoco.viewer
@@ -130,12 +121,10 @@ def check_window() -> None:
     import glfw
 
     load_triton()
-    with quiet_glfw():
+    with warnings.catch_warnings(action="ignore"):
         if not glfw.init():
-            display = os.environ.get("DISPLAY", "")
-            raise ValueError(
-                f"no window can be opened on the display {display}: use video=walk.mp4"
-            )
+            what = f"no window can be opened on the display {os.environ.get('DISPLAY', '')}"
+            raise ValueError(f"{what}: use video=walk.mp4")
 
 
 def follow(window: Any, model: "MjModel", data: "MjData") -> None:

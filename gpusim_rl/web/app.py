@@ -29,10 +29,7 @@ IDLE = 1.0  # s between two looks for the parent process while nothing moves
 def serve(cfg: dict[str, Any], words: list[str], parent: int) -> None:
     """Show policies on a page until Ctrl-C, or until the parent process has ended.
 
-    Args:
-        cfg: of play.py.
-        words: run directories or .onnx files, one or two.
-        parent: id of the parent process when this one began.
+    words: run directories or .onnx files, one or two.
     """
     with errors.one_line_errors(), check_versions():
         server, address = open_server(PORT if cfg["port"] is None else cfg["port"])
@@ -69,20 +66,19 @@ class Web:
         self.sliders = Sliders(server, self.requests, command, cfg["seconds"])
         worlds = max(panel.rollout.worlds for panel in self.policies)
         self.controls = Controls(server, self.requests, worlds, self.restart, self.push)
-        choices, put = run_choices(words), self.requests.put
+        choices = run_choices(words)
         for panel in self.policies:
             panel.add_controls(f"Policy {panel.name}" if len(words) > 1 else "Policy", choices)
-            panel.pick.on_update(lambda _, panel=panel: put(lambda: self.change_run(panel)))
-            panel.iteration.on_update(
-                lambda _, panel=panel: put(lambda: self.change_checkpoint(panel))
-            )
-            panel.share.on_click(
-                lambda event, panel=panel: put(
-                    partial(self.share, panel, event.target.value, event.client)
-                )
-            )
+            self.listen(panel)
         self.arrange()
-        server.on_client_connect(lambda _: put(lambda: None))  # wakes the loop
+        server.on_client_connect(lambda _: self.requests.put(lambda: None))  # wakes the loop
+
+    def listen(self, panel: PolicyPanel) -> None:
+        """Put what pages ask of a policy into the queue."""
+        put = self.requests.put
+        panel.pick.on_update(lambda _: put(lambda: self.change_run(panel)))
+        panel.iteration.on_update(lambda _: put(lambda: self.change_checkpoint(panel)))
+        panel.share.on_click(lambda x: put(partial(self.share, panel, x.target.value, x.client)))
 
     def arrange(self) -> None:
         """Put robots side by side, have their sliders, and set the camera of a new page."""

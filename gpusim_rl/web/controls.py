@@ -42,10 +42,8 @@ def short(text: str, length: int = LONGEST_NAME) -> str:
 class Controls:
     """Time, pushes and camera.
 
-    Args:
-        requests: takes what is to be done between two steps.
-        worlds: the largest number of robots of a policy.
-        restart, push: what the buttons do; a push takes a velocity (2,) [m/s].
+    worlds: the largest number of robots of a policy. restart, push: what the buttons do; a push
+    takes a velocity (2,) [m/s].
     """
 
     def __init__(
@@ -67,11 +65,11 @@ class Controls:
             direction = gui.add_button_group("direction", tuple(DIRECTIONS))
         with gui.add_folder("Camera", order=LAST):
             self.follow = gui.add_checkbox("follow", True)
-            first, options = (
-                central_world(worlds),
-                {"visible": worlds > 1, "hint": "that is followed"},
-            )
-            self.robot = gui.add_slider("robot", 0, max(1, worlds - 1), 1, first, **options)
+            side = math.ceil(math.sqrt(worlds))
+            center = min(worlds // 2 + side // 2, worlds - 1) if worlds > 2 else 0
+            numbers = 0, max(1, worlds - 1), 1, center
+            options = {"visible": worlds > 1, "hint": "that is followed"}
+            self.robot = gui.add_slider("robot", *numbers, **options)
         self.pause.on_click(lambda _: requests.put(self.toggle))
         others.on_click(
             lambda event: requests.put(restart if event.target.value == "reset" else self.step_once)
@@ -101,12 +99,6 @@ class Controls:
         return int(self.robot.value) if self.follow.value else None
 
 
-def central_world(worlds: int) -> int:
-    """The number of the world at the center of a square of them."""
-    side = math.ceil(math.sqrt(worlds))
-    return min(worlds // 2 + side // 2, worlds - 1) if worlds > 2 else 0
-
-
 class Number(NamedTuple):
     """A number of a command that has a slider."""
 
@@ -118,12 +110,9 @@ class Number(NamedTuple):
 
 
 class Sliders:
-    """The command that policies get: a tour of it until a slider is moved.
+    """The command that policies get: a tour of it [s] until a slider is moved.
 
-    Args:
-        requests: takes what is to be done between two steps.
-        fixed: command= of the command line; empty for a tour.
-        seconds: length of a tour [s].
+    fixed: command= of the command line; empty for a tour.
     """
 
     def __init__(
@@ -173,10 +162,7 @@ class Sliders:
             self.touring.value = False
 
     def follow(self, description: Description, command: np.ndarray | None) -> None:
-        """Set the sliders to a command (n,) of the tour.
-
-        Nothing changes without a tour, or if a page has moved a slider since.
-        """
+        """Set the sliders to a command (n,) of the tour, unless a page has moved one since."""
         moved = any(self.sliders[name].value != x for name, x in self.places.items())
         if command is None or moved or not self.touring.value:
             return
@@ -186,8 +172,7 @@ class Sliders:
                 center = np.array(description["center"][columns], float)
                 values = list(angles(center, command[columns]))
             for x, value in zip(parts, values, strict=True):
-                slider = self.sliders.get(x.name)
-                if slider:
+                if slider := self.sliders.get(x.name):
                     number = slider.min + round((value - slider.min) / slider.step) * slider.step
                     number = min(max(number, slider.min), slider.max)
                     slider.value = self.places[x.name] = float(f"{number:.6g}")
@@ -238,13 +223,7 @@ def by_columns(description: Description) -> list[tuple[slice, list[Number]]]:
 
 
 class Plot:
-    """Curves of named numbers over the last seconds, one plot of the page.
-
-    Args:
-        gui: of the server.
-        title: of the plot.
-        height: of it [pixels].
-    """
+    """Curves of named numbers over the last seconds, one plot of the page; height in pixels."""
 
     def __init__(self, gui: Any, title: str, height: int = 200):
         self.gui, self.title, self.height, self.chart = gui, short(title), height, None
@@ -275,15 +254,9 @@ class Plot:
             for i, label in enumerate(labels)
         )
         # Without `scales` a plot would take the time for a date.
-        x, scales = {"label": "t [s]"}, {"x": {"time": False}}
-        self.chart = self.gui.add_uplot(
-            data,
-            (x, *curves),
-            title=self.title.replace("<", "‹"),
-            scales=scales,
-            height=self.height,
-            legend={"show": True},
-        )
+        options = {"scales": {"x": {"time": False}}, "height": self.height}
+        options |= {"title": self.title.replace("<", "‹"), "legend": {"show": True}}
+        self.chart = self.gui.add_uplot(data, ({"label": "t [s]"}, *curves), **options)
 
     def clear(self) -> None:
         """Forget what was added, and take the plot off the page."""

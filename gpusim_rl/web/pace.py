@@ -4,7 +4,6 @@ import time
 from collections import deque
 
 BEHIND = 0.25  # s: a simulation further behind real time than this does not catch up
-
 LATE = 0.05  # s
 
 
@@ -40,11 +39,7 @@ class Pace:
 
 
 class Every:
-    """Tells when a period has passed.
-
-    Args:
-        period: between two times [s].
-    """
+    """Tells when a period [s] has passed."""
 
     def __init__(self, period: float):
         self.period, self.last = period, 0.0

@@ -30,14 +30,9 @@ TRACKED = ("error", "distance", "angle")  # in names of measures that tell how a
 
 
 class PolicyPanel:
-    """A policy of a run or a file, with its scene and its controls.
+    """A policy of a run or a file, with its scene and its controls; ValueError or OSError.
 
-    Args:
-        word: a run directory or an .onnx file.
-        cfg: of play.py.
-        name: of its part of the page, such as `a`.
-
-    Raises ValueError or OSError, in one line, if it cannot be shown.
+    word: a run directory or an .onnx file. name: of its part of the page, such as `a`.
     """
 
     def __init__(self, word: str, cfg: dict[str, Any], server: viser.ViserServer, name: str):
@@ -154,10 +149,8 @@ class PolicyPanel:
         self.time, self.count = self.time + self.rollout.dt, self.count + 1
         if not watched:
             return
-        gains, costs = signed(self.rollout.terms, self.gains)
-        for plot, values in zip(
-            self.plots, (gains, costs, tracked(self.rollout.measures)), strict=True
-        ):
+        rows = *signed(self.rollout.terms, self.gains), tracked(self.rollout.measures)
+        for plot, values in zip(self.plots, rows, strict=True):
             plot.add(self.time, values)
         followed = self.rollout.followed
         if command is not None and followed is not None:
@@ -174,13 +167,7 @@ class PolicyPanel:
                 plot.draw()
 
     def share_file(self, kind: str, send: Send, command: np.ndarray | None) -> None:
-        """Send a film or the policy to a page.
-
-        Args:
-            kind: FILM or ONNX.
-            send: takes its name and its content.
-            command: (n,) that the film shows; None: a tour.
-        """
+        """Send a FILM, of a command (n,) or a tour, or the policy as ONNX to a page."""
         name = file_name(self.label)
         try:
             ready = self.exported() if self.acting == LAST else None
@@ -194,9 +181,8 @@ class PolicyPanel:
         """The file of the last policy; None if there is none, or its training went on since."""
         if not self.run:
             return Path(self.word)
-        file, folder = self.run.path / "policy.onnx", self.run.checkpoints.path
-        written = [x.stat().st_mtime for x in folder.glob("*.safetensors")]
-        newest = max(written, default=0.0)
+        file, saved = self.run.path / "policy.onnx", self.run.checkpoints.path.glob("*.safetensors")
+        newest = max((x.stat().st_mtime for x in saved), default=0.0)
         return file if file.is_file() and file.stat().st_mtime >= newest else None
 
     def words_of_play(self, command: np.ndarray | None) -> list[str]:

@@ -25,10 +25,7 @@ class Scene:
     A body's geoms are one mesh, drawn once for each world. Boxes that are fixed to the world are
     drawn one by one, since rough ground moves them.
 
-    Args:
-        root: name of the scene's root, such as `/a`.
-        rollout: whose model is drawn.
-        ground: whether its planes are drawn.
+    root: name of the scene's root, such as `/a`. ground: whether the model's planes are drawn.
     """
 
     def __init__(self, server: viser.ViserServer, root: str, rollout: Rollout, ground: bool = True):
@@ -59,14 +56,11 @@ class Scene:
             self.add_ground("ground", np.array([0, 0, stage.height]), level)
         self.scene.set_background_image(sky(), format="png")
         self.box_handle = self.add_boxes() if self.boxes else None
+        shares = {"shaft_radius": 0.03, "head_radius": 0.07, "head_length": 0.12}
+        sizes = {name: share * self.reach for name, share in shares.items()}
+        points = np.zeros((1, 2, 3))
         self.arrow = self.scene.add_arrows(
-            f"{root}/command",
-            np.zeros((1, 2, 3)),
-            ORANGE,
-            shaft_radius=0.03 * self.reach,
-            head_radius=0.07 * self.reach,
-            head_length=0.12 * self.reach,
-            visible=False,
+            f"{root}/command", points, ORANGE, visible=False, **sizes
         )
         self.offset = -self.seen(0)
 
@@ -134,10 +128,7 @@ class Scene:
         return self.data.xpos[self.tracked] + self.places[world]
 
     def draw(self, last: int, command: np.ndarray | None) -> None:
-        """Draw all worlds as they are now, and a command (n,) as an arrow over the robot of `last`.
-
-        `self.data` has that world's state afterwards.
-        """
+        """Draw all worlds as they are now, and a command (n,) over the robot of `last`."""
         n, model, data, boxes = self.rollout.worlds, self.model, self.data, self.boxes
         pos, quat = np.zeros((n, model.nbody, 3)), np.zeros((n, model.nbody, 4))
         places, turns, sizes = (np.zeros((n, len(boxes), k)) for k in (3, 4, 3))
@@ -163,9 +154,10 @@ class Scene:
     def follow(self, world: int | None) -> None:
         """Move the scene so that a world's robot, which was drawn last, stays in the center.
 
-        None: so that the scene stands still.
+        None: so that the scene stands still, with all places around its center.
         """
-        goal = -self.mean_place() if world is None else -self.seen(world)
+        x, y, _ = self.places.mean(0)
+        goal = -np.array([x, y, self.center[2]]) if world is None else -self.seen(world)
         far = np.linalg.norm(goal - self.offset) > 4 * self.reach  # it began anew elsewhere
         self.move(goal if far else self.offset + SMOOTH * (goal - self.offset))
 
@@ -173,11 +165,6 @@ class Scene:
         """Move the scene to an offset (3,) [m]."""
         self.offset = offset
         send(self.frame, "position", offset)
-
-    def mean_place(self) -> np.ndarray:
-        """(3,) the center of all places, at the robot's first height [m]."""
-        x, y, _ = self.places.mean(0)
-        return np.array([x, y, self.center[2]])
 
     def point(self, world: int, command: np.ndarray | None) -> None:
         """Draw the command as an arrow over the robot of a world, if it is a velocity."""

@@ -60,16 +60,12 @@ DECODER = msgspec.msgpack.Decoder(CameraMessage | UpdateMessage)
 
 
 class AccessControl:
-    """Decides what of the network reaches viser: the server's own pages, and two of their messages.
-
-    Attributes:
-        controls: of the page, by their ids; to be set once viser has made them.
-        serves: whether a server was started with it.
-    """
+    """Decides what of the network reaches viser: its own pages, and two of their messages."""
 
     def __init__(self) -> None:
+        # of the page, by their ids; to be set once viser has made them
         self.controls: dict[str, Any] | None = None
-        self.serves = False
+        self.serves = False  # whether a server was started with it
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -165,13 +161,9 @@ def offered(control: Any, value: Any) -> bool | float | str | None:
 
 
 def open_server(port: int) -> tuple[viser.ViserServer, str]:
-    """A server of the page, and its address.
+    """A server of the page, and its address; ImportError if viser cannot be guarded.
 
-    port: the first of a hundred that are tried; 0 for any that is free.
-
-    Raises:
-        OSError: there is no free port.
-        ImportError: this version of viser cannot be guarded.
+    port: the first of a hundred that are tried; 0 for any that is free. OSError if none is.
     """
     port, access = free_port(port), AccessControl()
     with access.installed(), quiet():
@@ -187,10 +179,8 @@ def open_server(port: int) -> tuple[viser.ViserServer, str]:
 
 
 def free_port(first: int) -> int:
-    """The first of a hundred ports that is free; OSError if none is.
-
-    viser would try a thousand of them, and wait for ever if all fail.
-    """
+    """The first of a hundred ports that is free; OSError if none is."""
+    # viser would try a thousand of them, and wait for ever if all fail
     wrong = ""
     for port in range(first, min(first + 100, 65536)):
         try:

@@ -3,6 +3,7 @@
 import re
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from subprocess import Popen
 from typing import IO, NamedTuple
@@ -24,19 +25,13 @@ class Making(NamedTuple):
 
     process: Popen[bytes]
     errors: IO[bytes]  # what it writes to stderr
-    folder: tempfile.TemporaryDirectory[str]
     path: Path
     send: Send
+    ends: ExitStack  # removes the folder of the file, and closes `errors`
 
 
 class Share:
-    """Sends files of policies to the page that asked, one at a time.
-
-    What has to be made is made by play.py in another process, in a folder that is removed.
-
-    Args:
-        say: takes a line about how it goes.
-    """
+    """Sends files of policies to the page that asked, one at a time, as play.py makes them."""
 
     def __init__(self, say: Callable[[str], None]):
         self.say = say
@@ -50,28 +45,20 @@ class Share:
         self.say(f"{name} is sent to the browser")
 
     def make(self, words: list[str], kind: str, name: str, send: Send) -> None:
-        """Begin to make a film or a policy, and send it when it is ready.
+        """Begin to make a FILM or a policy as ONNX, and send it when it is ready.
 
-        Args:
-            words: of play.py: the policy, and how it acts.
-            kind: FILM or ONNX.
-            name: of the file, without its ending.
-            send: takes its name and its content.
+        words: of play.py: the policy, and how it acts. name: of the file, without its ending.
         """
         if self.making:
             return self.say(f"{self.making.path.name} is still being made")
-        folder = tempfile.TemporaryDirectory(prefix="gpusim_rl-")
-        path = Path(folder.name) / f"{name}.{'mp4' if kind == FILM else 'onnx'}"
-        film = [quoted("video", path), f"seconds={SECONDS}"]
-        words = [*words, *(film if kind == FILM else ["mode=export", quoted("out", path)])]
-        errors = tempfile.TemporaryFile()
-        try:
+        with ExitStack() as ends:
+            folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="gpusim_rl-"))
+            errors = ends.enter_context(tempfile.TemporaryFile())
+            path = Path(folder) / f"{name}.{'mp4' if kind == FILM else 'onnx'}"
+            film = [quoted("video", path), f"seconds={SECONDS}"]
+            words = [*words, *(film if kind == FILM else ["mode=export", quoted("out", path)])]
             process = start_play(words, errors, lowest=False)
-        except OSError:
-            errors.close()
-            folder.cleanup()
-            raise
-        self.making = Making(process, errors, folder, path, send)
+            self.making = Making(process, errors, path, send, ends.pop_all())
         self.say(f"{path.name} is being made")
 
     def look(self) -> None:
@@ -79,7 +66,7 @@ class Share:
         if not self.making or self.making.process.poll() is None:
             return
         made, self.making = self.making, None
-        with made.errors, made.folder:
+        with made.ends:
             code = made.process.returncode
             why = last_line(made.errors) or f"its process ended with {code}"
             if code or not made.path.is_file():
@@ -95,8 +82,7 @@ class Share:
         if made:
             made.process.kill()
             made.process.wait()
-            made.errors.close()
-            made.folder.cleanup()
+            made.ends.close()
 
 
 def file_name(label: str) -> str:

@@ -27,13 +27,8 @@ class Cloning:
     discounted sums of rewards. In the first iterations the critic alone learns. After each
     iteration, steps on Σ |π(o) - a|² draw the actor back: DAPG (arXiv:1709.10087) in turns.
 
-    Args:
-        learner: PPO, whose weights it changes.
-        demos: on the device of the learner; every process has the same.
-        spec: what the learner was made from.
-
-    Raises:
-        ValueError: the learner is another one, or its policy remembers.
+    The learner is PPO without memory, whose weights it changes, or ValueError. Every process has
+    the same demonstrations.
     """
 
     def __init__(self, learner: PPO, demos: Demonstrations, settings: Settings, spec: Spec):
@@ -158,10 +153,7 @@ class Cloning:
             b.copy_(first)
 
     def step(self, rows: Tensor, targets: Tensor | None = None) -> None:
-        """One step of the optimizer on rows (n,) of the demonstrations. In place.
-
-        targets: (N,) of the critic; without them the actor alone learns.
-        """
+        """One step on rows (n,) of the demonstrations; of the critic by targets (N,). In place."""
         r, policy, optimizer = self.demos.record, self.policy, self.optimizer
         obs, critic = policy.normalize(r.obs[rows], r.critic[rows])
         error = (policy.mean(obs) - r.action[rows]).square().mean()

@@ -10,9 +10,9 @@ from gpusim_rl.algorithms.distill.student import Student
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo.ppo import make_policy
-from gpusim_rl.algorithms.ppo.samples import first_steps
+from gpusim_rl.algorithms.ppo.samples import draw_worlds, first_steps
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import FLAG, Record, vector
+from gpusim_rl.core.record import ENDS, Record, vector
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import torch_threads
 
@@ -20,12 +20,8 @@ from gpusim_rl.core.streams import torch_threads
 class Distill:
     """DAgger: the student visits states, the teacher says what it would do there.
 
-        L = Σ valid · |π(o) - clamp(π*(s))|² / (nu Σ valid)
-        β = share · max(0, 1 - iteration / share_iterations)
-
-    Args:
-        spec: shapes, processes, random numbers, and the teacher.
-        settings: its numbers. Those of `changeable` may be tensors (), which change.
+    L = Σ valid · |π(o) - clamp(π*(s))|² / (nu Σ valid)
+    β = share · max(0, 1 - iteration / share_iterations)
     """
 
     Settings = Settings
@@ -47,16 +43,15 @@ class Distill:
         guide = spec.teacher, spec.clip, self.share
         self.policy = make_policy(spec, settings, partial(Student, *guide))
         no, _, nu = spec.dims
-        flags = dict.fromkeys(("terminated", "truncated", "fault"), FLAG)
-        self.columns = dict(obs=vector(no), target=vector(nu)) | flags
+        self.columns = dict(obs=vector(no), target=vector(nu)) | ENDS
         norm = settings.max_grad_norm
         self.optimizer = FlatAdam(self.policy.groups(), settings.learning_rate, norm)
         self.rates = tuple(self.optimizer.rates.values())
         self.rng, self.count = spec.rng(), epochs * parts
         self.next = torch.zeros(1, dtype=torch.int64, device=spec.device)
         self.order = self.next.new_zeros(self.count, worlds // parts)
-        names = self.begin, self.minibatch, self.finish
-        self._begin, self._minibatch, self._finish = map(spec.capture, names)
+        parts = self.begin, self.minibatch, self.finish
+        self._begin, self._minibatch, self._finish = map(spec.capture, parts)
 
     @staticmethod
     def world_multiple(settings: Settings) -> int:
@@ -77,12 +72,8 @@ class Distill:
     def begin(self, record: Record) -> None:
         """Draw the order of the worlds, and clear what quarantined steps hold. In place."""
         record.span("obs", "target").masked_fill_(record.fault[..., None], 0.0)
-        parts, worlds = self.cfg.num_minibatches, self.spec.num_envs
-        # Of `parts` neighbors each minibatch has one, on whichever process they are.
-        arguments = "distill/order", self.spec.iteration, self.cfg.update_epochs, parts
-        drawn = self.rng.permutations(*arguments)[:, ::parts]
-        drawn = drawn + torch.arange(0, worlds, parts, device=drawn.device)[:, None]
-        self.order.copy_(drawn.transpose(1, 2).reshape(self.order.shape))
+        options = self.cfg.update_epochs, self.cfg.num_minibatches, self.spec.num_envs
+        self.order.copy_(draw_worlds(self.rng, "distill/order", self.spec.iteration, *options))
         self.next.zero_()
         self.loss.zero_()
 

@@ -13,11 +13,8 @@ from gpusim_rl.networks.policy import ActorCritic, Memory, Views, blank_memory
 class Student(ActorCritic):
     """The actor of an `ActorCritic`. While it learns, a teacher acts in a share of the worlds.
 
-    Args:
-        teacher: an actor whose observation is the first columns of the critic's.
-        clip: the largest action.
-        share: () β, the probability that the teacher acts in a world at a step.
-        network, symmetry: as `ActorCritic` has them.
+    The teacher's observation is the first columns of the critic's. It acts in a world at a step
+    with a probability `share`, β (). `clip` is the largest action.
     """
 
     def __init__(self, teacher: Any, clip: float, share: Tensor, *network: Any, **symmetry: Any):

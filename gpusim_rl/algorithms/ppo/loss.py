@@ -9,15 +9,7 @@ from gpusim_rl.core.record import Record
 from gpusim_rl.networks.policy import ActorCritic
 
 # Statistics of a minibatch. `loss` gives the first five, the optimizer the norms of the gradients.
-STATS = (
-    "policy_loss",
-    "value_loss",
-    "entropy",
-    "approx_kl",
-    "clipped",
-    "actor_norm",
-    "critic_norm",
-)
+STATS = "policy_loss value_loss entropy approx_kl clipped actor_norm critic_norm".split()
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIPPED, *_ = range(len(STATS))
 
 

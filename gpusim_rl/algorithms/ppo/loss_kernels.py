@@ -16,13 +16,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from gpusim_rl.algorithms.ppo.loss import (
-    APPROX_KL,
-    CLIPPED,
-    ENTROPY,
-    POLICY_LOSS,
-    VALUE_LOSS,
-)
+from gpusim_rl.algorithms.ppo.loss import APPROX_KL, CLIPPED, ENTROPY, POLICY_LOSS, VALUE_LOSS
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.maths import LOG_2PI
@@ -50,10 +44,7 @@ class Samples:
 
 @wp.kernel(enable_backward=False)
 def prepare(
-    log_std: wp.array[float],
-    min_std: float,
-    scale: wp.array2d[float],
-    offset: wp.array[float],
+    log_std: wp.array[float], min_std: float, scale: wp.array2d[float], offset: wp.array[float]
 ):
     """Numbers of all samples: rows 1/σ and σ of `scale`, `offset` = Σ (log σ + ½ log 2π)."""
     norm = float(0.0)
@@ -221,22 +212,16 @@ def adapt(
 class FusedLoss:
     """Loss, statistics and gradients of a minibatch of fixed size, at fixed addresses.
 
+    The caller writes the minibatch `batch` (n, …), and `mean` (n, nu) and `value` (n, 1) of the
+    networks. A call gives the gradients of the sum of losses by them, and `stats` of `loss.loss`.
+    With symmetry=net the gradient of log_std is made equal left and right.
+
     Args:
-        policy: whose log_std and min_std the loss reads. With symmetry=net the gradient of log_std
-            is made equal left and right.
-        batch: the minibatch (n, …), written by the caller before each call.
         cfg: its clip_coef, clip_value and ent_coef. Tensors () may be written at any time.
         grad_log_std: (nu,) where the gradient of log_std goes.
         share: (1,) where 1 / the number of valid samples of all processes goes. The gradients are
             to be multiplied by it.
         copies: of each sample; the first n / copies samples are those that were acted.
-        group: the processes that share the worlds.
-
-    Attributes:
-        mean, value: (n, nu) and (n, 1), the outputs of the networks, written by the caller.
-        grad_mean, grad_value: the gradients of the sum of losses by them, after a call.
-        stats: (5,) the statistics of `loss.loss`.
-        numbers: name → (1,) a number of `cfg` that the kernels read.
     """
 
     def __init__(
@@ -265,7 +250,7 @@ class FusedLoss:
         names = "clip_coef", "clip_value", "ent_coef"
         self.numbers = {name: as_array(getattr(cfg, name), device) for name in names}
         clip_coef, clip_value, ent_coef = self.numbers.values()
-        record = partial(launch, device=device, record=True)
+        record = partial(launch, record=True)
         self._prepare = record(prepare, 1, [log_std, min_std], [scale, offset])
         inputs = [self.mean, self.value, samples(batch), scale, offset, clip_coef, clip_value]
         outputs = [self.terms, self.grad_mean, self.grad_value]

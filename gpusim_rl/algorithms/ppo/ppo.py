@@ -14,7 +14,7 @@ from gpusim_rl.algorithms.ppo.samples import Minibatches, make_samples, sample_c
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, row_bytes
+from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, row_bytes
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import as_array, launch, torch_threads, warp_stream
 from gpusim_rl.networks.distributions import Gaussian
@@ -31,13 +31,7 @@ class PPO:
     it: one graph for the returns, for a minibatch and for the normalizers.
 
     A subclass with another `loss` computes it in torch operations: docs/change-the-algorithm.md.
-
-    Args:
-        spec: shapes, processes and random numbers.
-        settings: its numbers. Those of `changeable` may be tensors (), which change.
-
-    Raises:
-        ValueError: the kernels are asked for, and the loss is not the one that they compute.
+    ValueError if the kernels are asked for, and the loss is not the one that they compute.
     """
 
     Settings = Settings
@@ -72,7 +66,8 @@ class PPO:
         auto = "proximal" if spec.older_policy else "none"
         self.correction = auto if cfg.correction == "auto" else cfg.correction
         self.policy = policy = make_policy(spec, cfg)
-        self.columns = rollout_columns(policy)
+        ends = {"end": policy.views["critic"], "reward": NUMBER} | ENDS
+        self.columns = policy.views | policy.stored | ends
         check_memory(spec, cfg, self.columns, policy)
         self.optimizer = FlatAdam(policy.groups(), cfg.learning_rate, cfg.max_grad_norm)
         self.rates = tuple(self.optimizer.rates.values())
@@ -85,11 +80,9 @@ class PPO:
         self.losses = self.fused.stats if self.fused else self.stats[:-2].clone()
         names = "target_kl", "lr_min", "lr_max", "lr_factor", "max_std"
         self.numbers = {name: as_array(getattr(cfg, name), spec.device) for name in names}
-        self._adapt = self._record_adapt()
-        self._limit_std = self._record_limit_std()
-        self._pack_samples = spec.capture(self.pack_samples)
-        self._minibatch = spec.capture(self.minibatch)
-        self._update_normalizers = spec.capture(self.update_normalizers)
+        self._adapt, self._limit_std = self._record_launches()
+        parts = self.pack_samples, self.minibatch, self.update_normalizers
+        self._pack_samples, self._minibatch, self._update_normalizers = map(spec.capture, parts)
 
     @staticmethod
     def world_multiple(settings: Settings) -> int:
@@ -97,26 +90,20 @@ class PPO:
         return settings.num_minibatches if settings.memory != "none" else 1
 
     def _make_fused_loss(self) -> FusedLoss:
-        batch, optimizer = self.minibatches.batch, self.optimizer
-        places = {"grad_log_std": optimizer.gradients[self.policy.log_std]}
-        places["share"] = optimizer.share
+        batch, grad = self.minibatches.batch, self.optimizer.gradients[self.policy.log_std]
+        places = {"grad_log_std": grad, "share": self.optimizer.share}
         return FusedLoss(self.policy, batch, self.cfg, **places, **self.loss_args)
 
-    def _record_adapt(self) -> Any:
-        """The launch that follows each minibatch's gradients."""
-        optimizer, device = self.optimizer, self.spec.device
-        target_kl, *rates, _ = self.numbers.values()
-        inputs = [self.losses, optimizer.norms, optimizer.bad.view(1), target_kl]
-        inputs += [*rates, float(self.minibatches.count)]
-        rate = optimizer.rates["actor"].view(1)
-        outputs = [rate, self.stats, self.skips[:BAD]]
-        return launch(adapt, 1, inputs, outputs, device=device, record=True)
-
-    def _record_limit_std(self) -> Any:
-        """The launch that ends each update."""
-        log_std, device = self.policy.log_std.detach(), self.spec.device
-        inputs = [self.numbers["max_std"], float(self.policy.min_std)]
-        return launch(limit_std, len(log_std), inputs, [log_std], device=device, record=True)
+    def _record_launches(self) -> tuple[Any, Any]:
+        """The launch that follows each minibatch's gradients, and the one that ends each update."""
+        optimizer, log_std = self.optimizer, self.policy.log_std.detach()
+        *numbers, max_std = self.numbers.values()
+        inputs = [self.losses, optimizer.norms, optimizer.bad.view(1), *numbers]
+        inputs += [float(self.minibatches.count)]
+        outputs = [optimizer.rates["actor"].view(1), self.stats, self.skips[:BAD]]
+        after = launch(adapt, 1, inputs, outputs, record=True)
+        inputs = [max_std, float(self.policy.min_std)]
+        return after, launch(limit_std, len(log_std), inputs, [log_std], record=True)
 
     def update(self, record: Record) -> None:
         """Returns, all epochs over the rollout, then the normalizers. In place."""
@@ -142,10 +129,7 @@ class PPO:
         self.skips[SKIPPED_NOW].zero_()
 
     def minibatch(self) -> None:
-        """One step of the optimizer on the next minibatch. In place.
-
-        If the loss or a gradient is not finite, the minibatch is skipped and counted.
-        """
+        """One step on the next minibatch, skipped if loss or gradient is not finite. In place."""
         self.minibatches.take()
         self.gradients()
         self.optimizer.clip(self.losses)
@@ -154,11 +138,11 @@ class PPO:
 
     def gradients(self) -> None:
         """Write `losses` (5,) of the minibatch, and its gradients / `optimizer.share`. In place."""
-        policy, optimizer, taken = self.policy, self.optimizer, self.minibatches
+        policy, optimizer = self.policy, self.optimizer
+        batch, memory = self.minibatches.batch, self.minibatches.memory
         if self.fused:
-            self._fused_gradients(self.fused, taken.batch, taken.memory)
+            self._fused_gradients(self.fused, batch, memory)
         else:
-            batch, memory = taken.batch, taken.memory
             objective, losses = self.loss(policy, batch, self.cfg, memory, **self.loss_args)
             self.losses.copy_(losses)
             optimizer.write(torch.autograd.grad(objective, list(optimizer.gradients)))
@@ -214,29 +198,15 @@ class PPO:
         return networks | shared("adam/", self.optimizer.tensors()) | shared("ppo/", sums | rates)
 
 
-def rollout_columns(policy: ActorCritic) -> Columns:
-    """The columns of each step that PPO learns from."""
-    critic = policy.views["critic"]
-    ends = dict(end=critic, reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
-    return policy.views | policy.stored | ends
-
-
 def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) -> Any:
-    """The networks that settings describe, of a kind that takes what `ActorCritic` takes.
-
-    ValueError if they cannot be as symmetric as asked.
-    """
+    """The networks that settings describe; ValueError if they cannot be as symmetric as asked."""
     symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden, cfg.memory != "none")
     made = kind(spec.dims, cfg, symmetry=symmetry, mirrors=mirrors, seed=spec.seed)
     return made.to(spec.device)
 
 
 def check_memory(spec: Spec, cfg: Settings, columns: Columns, policy: ActorCritic) -> None:
-    """Check that a rollout and its update fit: record, samples and activations.
-
-    Raises:
-        OutOfMemory: they do not.
-    """
+    """OutOfMemory unless a rollout and its update fit: record, samples and activations."""
     remembered = sum(x.numel() for x in policy.blank_memory(1).values())
     samples = 3 * row_bytes(sample_columns(policy))  # two copies, for a while
     order = 8 * cfg.update_epochs

@@ -8,7 +8,6 @@ from gpusim_rl.algorithms.returns import end_values, gae, normalize_advantages, 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import NUMBER, Columns, Record, packed
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.symmetry import Flip, ViewMirrors
 from gpusim_rl.networks.policy import ActorCritic
 
 WEIGHT_MAX = 2.0  # of π/μ; why 2: docs/decisions/ppo.md
@@ -29,18 +28,10 @@ def sample_columns(policy: ActorCritic) -> Columns:
     return policy.views | policy.stored | dict.fromkeys(numbers, NUMBER)
 
 
-def sample_flips(policy: ActorCritic, mirrors: ViewMirrors) -> dict[str, Flip]:
-    """How the columns of a sample look in a mirror; the others stay as they are."""
-    return mirrors._asdict() | policy.family.flips(mirrors.action)
-
-
 def clear_faults(rollout: Record, policy: ActorCritic) -> None:
-    """Write numbers where a step was quarantined: NaN times zero is NaN. In place.
-
-    They are zeros, and ones for the parameters of the distribution, such as a deviation.
-    """
+    """Write zeros where a step was quarantined, and ones for its distribution. In place."""
     fault, columns = rollout.fault[..., None], policy.family.columns
-    rollout.span("obs", "logp").masked_fill_(fault, 0.0)
+    rollout.span("obs", "logp").masked_fill_(fault, 0.0)  # NaN times zero is NaN
     rollout.span(columns[0], columns[-1]).masked_fill_(fault, 1.0)
 
 
@@ -56,10 +47,9 @@ def make_samples(
 ) -> dict[str, Tensor]:
     """The samples (T, B, …) of a rollout, with the normalizers of the policy.
 
-    Clears what quarantined steps hold.
+    Clears what quarantined steps hold. `horizon` is that of an episode in control steps.
 
     Args:
-        horizon: of an episode in control steps.
         correction: of steps that an older policy than π took, with which the update begins. none:
             ratio, clip and KL divergence compare with the policy μ that acted. proximal: they
             compare with π, and advantages have the weights π/μ of Hilton et al. 2021, decoupled
@@ -87,16 +77,8 @@ def make_samples(
     if correction == "proximal":
         advantage = advantage * likelihood_ratio(newest, r).clamp(max=WEIGHT_MAX)
         reference = newest
-    return dict(
-        obs=obs,
-        critic=critic,
-        **reference,
-        advantage=advantage,
-        target=value + change,
-        value=value,
-        valid=valid,
-        **begins,
-    )
+    numbers = dict(advantage=advantage, target=value + change, value=value, valid=valid)
+    return dict(obs=obs, critic=critic) | reference | numbers | begins
 
 
 def likelihood_ratio(newest: dict[str, Tensor], rollout: Record) -> Tensor:
@@ -121,11 +103,8 @@ class Minibatches:
             T steps of each in their order.
 
     Attributes:
-        samples: (T B, …) all samples.
-        order: (count, n) int64 rows of each minibatch.
-        batch: (copies n, …) the current minibatch.
-        copies: of each sample in a minibatch, 1 or 2.
-        count: number of minibatches in an update.
+        samples: (T B, …) all samples; batch: (copies n, …) the current minibatch.
+        order: (count, n) int64 rows of each of an update's minibatches.
         memory: of the worlds of the current minibatch, name → (n / T, …).
     """
 
@@ -136,18 +115,19 @@ class Minibatches:
         self.num_steps, self.num_envs = shape
         self.epochs, self.num_minibatches = cfg.update_epochs, cfg.num_minibatches
         mirrors = policy.mirrors if policy.symmetry == "augment" else None
-        self.copies = 2 if mirrors else 1
-        self.count = self.epochs * self.num_minibatches
-        self.first, parts = first, cfg.num_minibatches
+        self.copies, parts = 2 if mirrors else 1, cfg.num_minibatches
+        self.first, self.count = first, self.epochs * parts
         what, size = ("num_envs", shape[1]) if first else ("num_steps", shape[0])
         if size % parts:
             raise ValueError(f"algo.num_minibatches={parts} does not divide {what}={size}")
         self.memory = {name: torch.zeros_like(x[: size // parts]) for name, x in first.items()}
-        n = self.num_steps * self.num_envs // self.num_minibatches
-        self.samples = Record.zeros(columns, self.num_minibatches * n, device=device)
+        n = self.num_steps * self.num_envs // parts
+        self.samples = Record.zeros(columns, parts * n, device=device)
         self.batch = Record.zeros(columns, self.copies * n, device=device)
-        flips = sample_flips(policy, mirrors) if mirrors else {}
-        self.mirror = self.batch.mirror(flips).to(device) if flips else None
+        self.mirror = None
+        if mirrors:
+            flips = mirrors._asdict() | policy.family.flips(mirrors.action)
+            self.mirror = self.batch.mirror(flips).to(device)
         self._originals, self._images = self.batch.rows[:n], self.batch.rows[n:]
         self.order = torch.zeros(self.count, n, dtype=torch.int64, device=device)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
@@ -155,7 +135,7 @@ class Minibatches:
     def fill(self, samples: dict[str, Tensor], first: dict[str, Tensor], order: Tensor) -> None:
         """Pack samples (T, B, …), to be taken in an order (count, n) from its first row. In place.
 
-        first: the policy's memory before the rollout, of which no copy is made.
+        Of `first`, the policy's memory before the rollout, no copy is made.
         """
         self.first = first
         packed({name: x.flatten(0, 1) for name, x in samples.items()}, out=self.samples.rows)
@@ -176,23 +156,26 @@ class Minibatches:
     def shuffle(self, rng: Rng, iteration: Tensor) -> Tensor:
         """(count, n) int64: a random order of the samples for each epoch.
 
-        Every minibatch has the same number of samples of each world. So it does not matter which
-        process has the world.
+        Every minibatch has as many samples of each world, on whichever process it is. With memory
+        the order is one of whole worlds, T rows of each, time first.
         """
+        name, epochs, parts = "ppo/order", self.epochs, self.num_minibatches
         if self.first:
-            return self._shuffle_worlds(rng, iteration)
-        steps = rng.permutations("ppo/order", iteration, self.epochs, self.num_steps)  # (…, B, T)
+            worlds = draw_worlds(rng, name, iteration, epochs, parts, self.num_envs)
+            steps = torch.arange(self.num_steps, device=worlds.device)[:, None] * self.num_envs
+            return (steps + worlds[:, None]).flatten(1)
+        steps = rng.permutations(name, iteration, epochs, self.num_steps)  # (epochs, B, T)
         rows = steps * self.num_envs + torch.arange(self.num_envs, device=steps.device)[:, None]
-        parts = rows.view(self.epochs, self.num_envs, self.num_minibatches, -1)
-        return parts.transpose(1, 2).reshape(self.count, -1)
+        return rows.view(epochs, self.num_envs, parts, -1).transpose(1, 2).reshape(self.count, -1)
 
-    def _shuffle_worlds(self, rng: Rng, iteration: Tensor) -> Tensor:
-        """(count, n) int64: a random order of whole worlds, T rows of each, time first.
 
-        Of `num_minibatches` neighbors each minibatch has one, on whichever process they are.
-        """
-        parts = self.num_minibatches
-        drawn = rng.permutations("ppo/order", iteration, self.epochs, parts)[:, ::parts]
-        worlds = drawn + torch.arange(0, self.num_envs, parts, device=drawn.device)[:, None]
-        steps = torch.arange(self.num_steps, device=drawn.device)[:, None] * self.num_envs
-        return (steps + worlds.transpose(1, 2).reshape(self.count, 1, -1)).flatten(1)
+def draw_worlds(
+    rng: Rng, name: str, iteration: Tensor, epochs: int, parts: int, worlds: int
+) -> Tensor:
+    """(epochs parts, worlds / parts) int64: a random order of whole worlds for each epoch.
+
+    Of `parts` neighbors each part has one, on whichever process they are.
+    """
+    drawn = rng.permutations(name, iteration, epochs, parts)[:, ::parts]
+    drawn = drawn + torch.arange(0, worlds, parts, device=drawn.device)[:, None]
+    return drawn.transpose(1, 2).reshape(epochs * parts, -1)

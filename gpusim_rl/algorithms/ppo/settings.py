@@ -9,26 +9,9 @@ from gpusim_rl.networks.settings import NetworkSettings
 
 @dataclass(kw_only=True, frozen=True)
 class Settings(NetworkSettings):
-    """The numbers of PPO, in CleanRL's names. Where a curriculum changes one, it is a tensor ().
+    """The numbers of PPO, in CleanRL's names, which conf/algo/ppo.yaml explains.
 
-    Args:
-        gamma, gae_lambda: of the returns.
-        clip_coef: ε of the clipped surrogate.
-        clip_value: how far a value may move in one update, in units of the return.
-        ent_coef: weight of the entropy bonus.
-        update_epochs: passes over a rollout; num_minibatches: parts of each pass.
-        learning_rate: of actor and critic, at first. The critic keeps it.
-        lr_min, lr_max: bounds of the actor's learning rate, which adapts between them.
-        lr_factor: divides it above twice `target_kl` and multiplies it below half of that.
-        target_kl: KL divergence [nat] between the policies before and after an update.
-        correction: how steps of an older policy are learned from: `make_samples` tells it. auto:
-            proximal where there are such steps, else none.
-        max_grad_norm: for the actor and for the critic.
-        fused: compute the loss and its gradient in the Warp kernels of `loss_kernels`, instead of
-            in torch operations with autograd.
-        symmetry: auto, none, augment or net.
-        tf32: multiply float32 matrices in TF32 on CUDA.
-        max_std: the largest standard deviation of the actions after an update.
+    Where a curriculum changes one, it is a tensor ().
     """
 
     gamma: float = number(SHARE)

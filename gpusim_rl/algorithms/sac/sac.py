@@ -1,6 +1,7 @@
 """Soft actor-critic (arXiv:1812.05905) for many worlds, in the manner of FastSAC."""
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +12,9 @@ from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.replay import draw_windows
 from gpusim_rl.algorithms.sac.settings import Settings
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import FLAG, NUMBER, Record, vector
+from gpusim_rl.core.record import ENDS, NUMBER, Record, vector
 from gpusim_rl.core.states import Live, per_world, shared
-from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.core.streams import as_array, torch_threads
 from gpusim_rl.networks.squashed import SoftActorCritic
 from gpusim_rl.runs.demonstrations import Demonstrations
 
@@ -37,20 +38,11 @@ class SAC:
     that a time limit or a fault cuts are left out.
 
     Every part of an update is a function of tensors at fixed addresses, which CUDA can capture.
-
-    Args:
-        spec: shapes, processes and random numbers.
-        settings: its numbers. Those of `changeable` may be tensors (), which change.
-
-    Attributes:
-        demos: demonstrations, which the ring begins with; None for an empty one.
-
-    Raises:
-        ValueError: numbers do not fit those of the worlds, or of the steps of an iteration.
+    ValueError if numbers do not fit those of the worlds, or of the steps of an iteration.
     """
 
     Settings = Settings
-    demos: Demonstrations | None = None
+    demos: Demonstrations | None = None  # which the ring begins with
     changeable = ("gamma", "target_std", "tau", "max_grad_norm")
     metrics = (
         Metric("value", "loss/value_mean", "value of the policy's actions", ".2f", "value"),
@@ -67,7 +59,8 @@ class SAC:
     def __init__(self, spec: Spec, settings: Settings):
         self.spec, self.group, self.cfg = spec, spec.group, settings
         cfg, device, nu = settings, spec.device, spec.dims[2]
-        self.length, self.cycles = cfg.replay, check_numbers(spec, cfg)
+        self.length, self.keeps_record = cfg.replay, cfg.save_ring  # whether a checkpoint holds it
+        self.cycles = check_numbers(spec, cfg)
         self.draws = cfg.batch_size // (spec.num_envs * self.group.size)  # windows of each world
         if cfg.tf32 and device.type != "cpu":
             torch.set_float32_matmul_precision("high")
@@ -81,8 +74,8 @@ class SAC:
             seed=spec.seed,
         ).to(device)
         no, nc, _ = spec.dims
-        self.columns = dict(obs=vector(no), critic=vector(nc)) | policy.stored
-        self.columns |= dict(reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
+        views = dict(obs=vector(no), critic=vector(nc))
+        self.columns = views | policy.stored | {"reward": NUMBER} | ENDS
         self.log_alpha = nn.Parameter(torch.zeros(1, device=device))
         critics = {"critic": [*policy.critic.parameters()]}
         actor = {"actor": [*policy.actor.net.parameters()], "temperature": [self.log_alpha]}
@@ -93,29 +86,21 @@ class SAC:
         self.rates = self.critics.rates["critic"], *self.actor.rates.values()
         self.write_numbers({"alpha", "alpha_rate"})
         self.rng = spec.rng()
-        self.count, self.updates = (
-            torch.zeros((), dtype=torch.int64, device=device) for _ in range(2)
-        )
-        self.ones = torch.ones(self.draws, device=device)
+        zeros, ones = partial(torch.zeros, device=device), partial(torch.ones, device=device)
+        self.count, self.updates = (zeros((), dtype=torch.int64) for _ in range(2))
+        self.ones, self.scale, self.bad = ones(self.draws), ones(()), zeros(())
         # discounted sums so far; their mean, mean absolute deviation and weight
-        self.running = torch.zeros(spec.num_envs, device=device)
-        self.returns = torch.zeros(3, device=device)
-        self.scale, self.bad = torch.ones((), device=device), torch.zeros((), device=device)
-        self.sums, self.loss = torch.zeros(5, device=device), torch.zeros(1, device=device)
-        self.skipped = torch.zeros((), device=device)  # cycles of this iteration
-        std = cfg.target_std
-        self.target_std = std if isinstance(std, Tensor) else torch.full((), std, device=device)
+        self.running, self.returns = zeros(spec.num_envs), zeros(3)
+        self.sums, self.loss = zeros(5), zeros(1)
+        self.skipped = zeros(())  # cycles of this iteration
+        self.target_std = as_array(cfg.target_std, device)[0]
         self.entropy_of_width = nu * 0.5 * math.log(2 * math.pi * math.e)
         self._add_steps, self._learn = spec.capture(self.add_steps), spec.capture(self.learn)
 
     def begin_ring(self, ring: Record) -> int:
-        """Begin a ring with the demonstrations, if there are any. In place.
+        """Begin a ring with the demonstrations, if any; how many rows they take. In place.
 
-        Returns:
-            How many rows they take.
-
-        Raises:
-            ValueError: they are too many, or their actions larger than `bound`.
+        ValueError if they are too many, or their actions larger than `bound`.
         """
         self.count.zero_()
         if self.demos is None:
@@ -170,10 +155,8 @@ class SAC:
         self.skipped.zero_()
 
     def measure_returns(self, values: Tensor) -> None:
-        """Let the scale of returns follow discounted sums (T, B). In place.
-
-        It is their mean absolute deviation, which few large penalties hardly change.
-        """
+        """Let the scale of returns follow discounted sums (T, B). In place."""
+        # their mean absolute deviation, which few large penalties hardly change
         n, (mean, _, weight) = values.numel() * self.group.size, self.returns
         weight.mul_(1 - SCALE_FORGET_RATE).add_(n)
         share = n / weight
@@ -189,11 +172,7 @@ class SAC:
         self.learn_policy(obs, critic, noise)
 
     def learn_values(self, ring: Record) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of the critics. In place.
-
-        Returns:
-            Normalized observations of the batch, (n, no) and (n, nc), and noise (n, nu).
-        """
+        """One step of the critics. In place; the batch's normalized views, and noise (n, nu)."""
         policy, cfg = self.policy, self.cfg
         with torch.no_grad():
             self.updates.add_(1)
@@ -228,15 +207,11 @@ class SAC:
         temperature = alpha.sum() * (entropy - target / self.group.size)
         loss = (alpha.detach() * log_prob - value).sum() / n + temperature
         self.step(self.actor, loss)
-        means, warm = (
-            torch.stack([value.detach().sum() / n, entropy]) * self.group.size,
-            self.warm(),
-        )
-        self.sums[VALUE].add_(means[0] * warm)
-        self.sums[ENTROPY].add_(means[1] * warm)
+        warm, size = self.warm(), self.group.size
+        self.sums[VALUE].add_(value.detach().sum() / n * size * warm)
+        self.sums[ENTROPY].add_(entropy * size * warm)
         self.sums[COUNT].add_(warm)
-        skipped = torch.maximum(self.actor.bad, self.critics.bad) * warm
-        self.skipped.add_(skipped)
+        self.skipped.add_(torch.maximum(self.actor.bad, self.critics.bad) * warm)
         self.sums[SKIPPED].add_(self.actor.bad * warm)
 
     def step(self, optimizer: FlatAdam, loss: Tensor) -> None:
@@ -247,8 +222,7 @@ class SAC:
             self.loss.copy_(loss.detach().view(1))
             self.group.all_reduce(self.loss)
             # a loss that is no number is skipped by the kernels that clip
-            finite = torch.where(self.warm(), self.loss, torch.nan)
-            optimizer.clip(finite)
+            optimizer.clip(torch.where(self.warm(), self.loss, torch.nan))
         optimizer.step()
 
     def warm(self) -> Tensor:
@@ -290,28 +264,16 @@ class SAC:
         tensors = networks | shared("adam/", adam) | shared("sac/", entries)
         return tensors | per_world("sac/", {"running": self.running})
 
-    @property
-    def keeps_record(self) -> bool:
-        """Whether a checkpoint holds the ring."""
-        return self.cfg.save_ring
-
 
 def check_numbers(spec: Spec, cfg: Settings) -> int:
-    """How many cycles of `policy_delay` updates an iteration has.
-
-    Raises:
-        ValueError: numbers do not fit those of the worlds, or of the steps of an iteration.
-    """
+    """How many cycles of `policy_delay` updates an iteration has; ValueError as `SAC` has it."""
     worlds, updates = spec.num_envs * spec.group.size, spec.num_steps * cfg.updates
     if cfg.batch_size % worlds:
-        raise ValueError(
-            f"algo.batch_size={cfg.batch_size}: expected a multiple of num_envs={worlds}"
-        )
+        wanted = f"a multiple of num_envs={worlds}"
+        raise ValueError(f"algo.batch_size={cfg.batch_size}: expected {wanted}")
     if updates % cfg.policy_delay:
-        raise ValueError(
-            f"algo.policy_delay={cfg.policy_delay}: expected a divisor of num_steps × "
-            f"algo.updates, which is {updates}"
-        )
+        wanted = f"a divisor of num_steps × algo.updates, which is {updates}"
+        raise ValueError(f"algo.policy_delay={cfg.policy_delay}: expected {wanted}")
     if spec.num_steps >= cfg.replay:
         raise ValueError(f"algo.replay={cfg.replay}: expected more than num_steps={spec.num_steps}")
     return updates // cfg.policy_delay

@@ -8,25 +8,7 @@ from gpusim_rl.core.sections import check, number, word
 
 @dataclass(kw_only=True, frozen=True)
 class Settings:
-    """The numbers of soft actor-critic. Where a curriculum changes one, it is a tensor ().
-
-    Args:
-        gamma: discount per control step.
-        replay: steps of each world that the ring holds; save_ring: checkpoints hold it, too.
-        warmup: samples before the first update.
-        updates: of the critics, for each control step of an iteration.
-        policy_delay: updates of the critics for each of actor and temperature.
-        batch_size: windows of an update, drawn from all worlds alike; window: steps of each.
-        learning_rate: of actor and critics; alpha_rate: of the temperature.
-        alpha: temperature at first, in units of the scale of returns.
-        target_std: deviation of the action, as a share of `bound`, whose entropy is aimed at.
-        tau: share of the critics that their targets take at each update.
-        bound: the largest action.
-        max_grad_norm: for actor and critics.
-        symmetry: auto, none or net.
-        tf32: multiply float32 matrices in TF32 on CUDA.
-        hidden, activation: of all networks.
-    """
+    """What conf/algo/sac.yaml explains. What a curriculum changes is a tensor ()."""
 
     gamma: float = number(SHARE)
     replay: int = number(COUNT)

@@ -25,13 +25,7 @@ class AMP:
         L = E_shown (D - 1)² + E_policy (D + 1)² + ½ λ E_shown |∇D|²                      (eq. 8)
 
     x_t are some terms of the critic's views before and after step t, normalized by the mean and
-    deviation of what was shown.
-
-    Args:
-        demos: what is shown, on the device of the worlds; every process has the same.
-
-    Raises:
-        ValueError: there is no such term.
+    deviation of what was shown, of which every process has the same. ValueError for no such term.
     """
 
     Settings = Settings
@@ -94,10 +88,7 @@ class AMP:
             )
 
     def step(self, shown: Tensor, entries: Tensor, valid: Tensor) -> None:
-        """One step of Adam on transitions (n, 2k) shown and (m, 2k) of the policy. In place.
-
-        valid: (m,) 1, or 0 for a transition of a faulty world, which counts for nothing.
-        """
+        """One step on transitions (n, 2k) shown and (m, 2k) of the policy; valid (m,). In place."""
         group, first = self.spec.group, shown.requires_grad_()
         count = group.all_reduce(valid.sum()).clamp(min=1)  # of all processes
         real, fake = self.network(first).squeeze(-1), self.network(entries).squeeze(-1)
