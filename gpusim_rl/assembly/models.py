@@ -43,8 +43,8 @@ def model_names(mjcf: str, task_code: str | None) -> set[str]:
     return names | ({"a keyframe"} if spec.keys else set())
 
 
-def keep_models(cfg: Config, folder: Path, teacher: Any = None) -> Config:
-    """Copy the user's models into folder/model. Returns the configuration that names the copies.
+def keep_models(cfg: Config, folder: Path, teacher: Any = None) -> dict[str, str]:
+    """Copy the user's models into folder/model. Returns key → its copy.
 
     teacher: the actor of teacher=, which is copied as a checkpoint of its own.
     """
@@ -69,7 +69,7 @@ def keep_models(cfg: Config, folder: Path, teacher: Any = None) -> Config:
         copy.parent.mkdir(exist_ok=True)
         state = {ACTOR + name: x.contiguous() for name, x in teacher.state_dict().items()}
         write_whole(copy, to_bytes(state, teacher.metadata))
-    return cfg.replace(copies) if copies else cfg
+    return copies
 
 
 def make_picture_model(cfg: Config) -> mujoco.MjModel | None:

@@ -5,6 +5,7 @@ Files of a group in the folder `conf` of the working directory are found before 
 
 import copy
 import os
+from collections import ChainMap
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
@@ -70,9 +71,8 @@ def compose_plain(name: str, overrides: list[str]) -> Plain:
     except (HydraException, OmegaConfBaseException) as error:
         says = str(error).splitlines()[0]
         word = says.removeprefix("Error merging override ").removeprefix("++")
-        raise ValueError(
-            says if word == says else f"{word}: expected another kind of value"
-        ) from None
+        says = says if word == says else f"{word}: expected another kind of value"
+        raise ValueError(says) from None
     except YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
     except RecursionError:
@@ -125,17 +125,11 @@ def check_key(override: Override, base: Plain) -> None:
 
 def user_choices(name: str, groups: tuple[str, ...]) -> dict[str, Path]:
     """Group → the file of the working directory that is chosen, for groups where one is."""
-    folder = user_folder("conf")
-    if folder is None:
+    if not (folder := user_folder("conf")):
         return {}
-    chosen: dict[str, str] = {}
-    for entry in user_files.load(CONF / f"{'play' if name == 'play' else 'config'}.yaml")[
-        "defaults"
-    ]:
-        chosen |= entry if isinstance(entry, dict) else {}
-    for word in groups:
-        group, _, choice = word.partition("=")
-        chosen[group] = choice.strip("'\"")
+    defaults = user_files.load(CONF / f"{name}.yaml")["defaults"]
+    chosen = dict(ChainMap(*(entry for entry in defaults if isinstance(entry, dict))))
+    chosen |= {word.partition("=")[0]: word.partition("=")[2].strip("'\"") for word in groups}
     files = {group: folder / group / f"{choice}.yaml" for group, choice in chosen.items()}
     return {group: file for group, file in files.items() if file.is_file()}
 
@@ -171,8 +165,9 @@ def build(
                 own = compose_words(name, [*algo_overrides, "~task"])["algo"]
                 cfg = for_algorithm(cfg, own, keys)
             cfg = apply_ranges(apply_recipe(cfg, keys), keys)
-            if algo != ALGO:
-                cfg["curriculum"] = without_algo(cfg["curriculum"])
+            if algo != ALGO and isinstance(entries := cfg["curriculum"], dict):  # as above
+                of_task = {key: x for key, x in entries.items() if not f"{key}".startswith("algo.")}
+                cfg["curriculum"] = of_task or None
             if plans:  # it joins that of the task and of the recipe
                 cfg["curriculum"] = (cfg["curriculum"] or {}) | (plan["curriculum"] or {})
             return {key: x for key, x in cfg.items() if key not in user_files.our_names("algo")}
@@ -206,25 +201,14 @@ def for_algorithm(cfg: Plain, own: Plain, keys: list[str]) -> Plain:
     of_task = {x: cfg["algo"][x] for x in FROM_TASK.get(algo, ("gamma",)) if builtin and x in own}
     cfg["algo"] = own | of_task
     lost = (*KEYS, "gpu") if builtin else ("algo",)
-    for name, section in {"gpu": cfg["gpu"], **cfg["recipe"]}.items():
-        if isinstance(section, dict):  # what it is else is said later
-            section = without(section, lost)
-            if name == "gpu":
-                cfg["gpu"] = section
-            else:
-                cfg["recipe"][name] = section
+    for tree, name in ((cfg, "gpu"), *((cfg["recipe"], name) for name in cfg["recipe"])):
+        if isinstance(tree[name], dict):  # what it is else is said later
+            tree[name] = without(tree[name], lost)
     if not builtin:
         return cfg
     if not isinstance(section := cfg.get(algo) or {}, dict):
         raise ValueError(f"{algo}={section!r}: expected keys with values")
     return apply_section(cfg, algo, section, (*KEYS, "gpu"), keys)
-
-
-def without_algo(plan: Plain | None) -> Plain | None:
-    """A curriculum without the numbers of `algo`, which another algorithm has not."""
-    if not isinstance(plan, dict):  # what it is else is said later
-        return plan
-    return {key: x for key, x in plan.items() if not f"{key}".startswith("algo.")} or None
 
 
 def opened(word: str) -> str:
@@ -271,13 +255,13 @@ def files_now() -> tuple[tuple[str, int, int], ...]:
 
 
 def build_base(name: str, groups: tuple[str, ...]) -> Plain:
-    """`build`, kept: the lines of a multirun share it. Not to be changed."""
+    """`build` with choices of groups alone, kept: the lines of a multirun share it. Not to be
+    changed."""
     return build_cached(name, groups, user_folder("conf"))
 
 
 @cache
-def build_cached(name: str, groups: tuple[str, ...], user: Path | None) -> Plain:
-    """`build` with choices of groups alone; `user` is the folder that is searched first."""
+def build_cached(name: str, groups: tuple[str, ...], _user: Path | None) -> Plain:
     return build(name, list(groups))
 
 

@@ -24,7 +24,6 @@ from gpusim_rl.config.run_files import find_files, find_in_run, is_kept_file
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.user_files import GROUPS, our_names
 from gpusim_rl.config.validate import (
-    check_correction,
     check_extras,
     check_name,
     find_codes,
@@ -87,13 +86,16 @@ def check_training(cfg: Plain, overrides: list[str], robot: bool = True) -> Conf
     if config.graph == "whole" and config.sim.conditional:
         raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
     curriculum.check_overrides(cfg, [*keys, *flatten(config.gpu)])
-    check_extras(config)
-    check_correction(config)
+    check_extras(*(f"{group}={cfg[group]['name']}" for group in ("log", "sim", "cluster")))
+    correction = cfg["algo"].get("correction", "none")
+    if correction not in ("auto", "none") and not config.cluster.lag_limit:
+        raise ValueError(
+            f"algo.correction={correction} changes nothing here: it is for cluster=ray with "
+            "cluster.sync=false and cluster.max_lag above 0"
+        )
     if not new:
         return config
-    check_run_dir(config)
-    check_demos(config)
-    check_start(config)
+    check_new(config)
     fitted = fit_to_robot(config.plain, keys) if robot else config.plain
     return config if fitted is config.plain else Config.of(fitted)
 
@@ -116,46 +118,35 @@ def find_earlier_run(cfg: Plain, by_name: dict[str, str]) -> Plain:
     return cfg
 
 
-def check_run_dir(cfg: Config) -> None:
-    """ValueError if run_dir holds something else, OSError if it cannot be written."""
-    if not cfg.run_dir:
-        return
-    path = Path(cfg.run_dir)
-    # with auto_resume, `Run.create` looks closer
-    if path.is_dir() and any(path.iterdir()) and not cfg.auto_resume:
-        raise ValueError(
-            f"run_dir={path} is not empty: name another, or continue it with resume={path}"
-        )
-    probe("run_dir", str(path), next(p for p in (path, *path.parents) if p.exists()))
+def check_new(cfg: Config) -> None:
+    """ValueError or OSError unless a new training can have its directory, and what it begins with.
 
-
-def check_start(cfg: Config) -> None:
-    """ValueError or OSError unless start= is null, or a run with a checkpoint that may begin this.
-
-    It is one of this algorithm; if this is one of ours, any of ours.
+    run_dir= is empty and can be written. Demonstrations are a file, or a run with a checkpoint.
+    start= is such a run of this algorithm; if this is one of ours, of any of ours.
     """
-    if cfg.start is None:
-        return
-    run, name = Run.open(Path(cfg.start)), cfg.algo.name
-    if not run.checkpoints.saved():
-        raise FileNotFoundError(f"start={run.path}: this run has no checkpoint")
-    other = str(flatten(run.config).get("algo.name"))
-    if other != name and not {other, name} <= our_names("algo"):
-        raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
-
-
-def check_demos(cfg: Config) -> None:
-    """ValueError or OSError unless demonstrations are null, or a file or a run that is there."""
+    if cfg.run_dir:
+        path = Path(cfg.run_dir)
+        # with auto_resume, `Run.create` looks closer
+        if path.is_dir() and any(path.iterdir()) and not cfg.auto_resume:
+            raise ValueError(
+                f"run_dir={path} is not empty: name another, or continue it with resume={path}"
+            )
+        probe("run_dir", str(path), next(p for p in (path, *path.parents) if p.exists()))
     if cfg.demos is not None and cfg.start is not None:
         raise ValueError("demos= and start= both give the first weights: leave one of them out")
-    values = flatten(cfg.plain)
-    for key, name in ((key, values.get(key)) for key in KEPT):
-        if name is None or Path(name).is_file():
+    values, name = flatten(cfg.plain), cfg.algo.name
+    for key in (*KEPT, "start"):
+        value = values.get(key)
+        if value is None or (key in KEPT and Path(value).is_file()):
             continue
-        if not (Path(name) / "config.yaml").is_file():
-            raise FileNotFoundError(f"{key}={name}: there is no such file, and no such run")
-        if not Run.open(Path(name)).checkpoints.saved():
-            raise FileNotFoundError(f"{key}={name}: this run has no checkpoint")
+        if key in KEPT and not (Path(value) / "config.yaml").is_file():
+            raise FileNotFoundError(f"{key}={value}: there is no such file, and no such run")
+        run = Run.open(Path(value))
+        if not run.checkpoints.saved():
+            raise FileNotFoundError(f"{key}={value}: this run has no checkpoint")
+        other = str(flatten(run.config).get("algo.name")) if key == "start" else name
+        if other != name and not {other, name} <= our_names("algo"):
+            raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
 
 
 def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:

@@ -26,7 +26,8 @@ def find_in_run(folder: Path, key: str, name: str | None) -> str | None:
     """The path of a file in the run, or None; ValueError for one that lies elsewhere."""
     if name is None:
         return name
-    check_path(key, name)
+    if not isinstance(name, str):
+        raise ValueError(f"{key}={name!r}: expected a path")
     if not (folder / name).resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{key}={name!r} lies outside of the run")
     return str(folder / name)
@@ -37,25 +38,17 @@ def find_model(folder: Path, key: str, name: str | None, builtin: bool) -> str |
 
     ValueError for a path out of the run, or a model that names files outside of it.
     """
-    if name is None:
-        return name
-    check_path(key, name)
-    bare = Path(name).name == name and ":" not in name
+    bare = isinstance(name, str) and Path(name).name == name and ":" not in name
     if bare and not (folder / name).exists():
         if builtin and not (ASSETS / name).is_file():
             raise ValueError(f"{key}={name!r} lies outside of the run")
         return name
-    if not (folder / name).resolve().is_relative_to(folder.resolve()) or ":" in name:
+    if (model := find_in_run(folder, key, name)) is None:
+        return None
+    if ":" in f"{name}":
         raise ValueError(f"{key}={name!r} lies outside of the run")
-    model = folder / name
-    check_confined(read_text(model, MAX_MODEL), model.parent, str(model))
-    return str(model)
-
-
-def check_path(key: str, value: object) -> None:
-    """ValueError that names the key unless its value can be a path."""
-    if not isinstance(value, str):
-        raise ValueError(f"{key}={value!r}: expected a path")
+    check_confined(read_text(Path(model), MAX_MODEL), Path(model).parent, model)
+    return model
 
 
 def is_kept_file(group: str, rest: str, cfg: Plain, before: Plain) -> bool:

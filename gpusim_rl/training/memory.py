@@ -75,50 +75,40 @@ def make_on_device(
 ) -> tuple[Iteration, Config, str]:
     """An iteration, its configuration as config.yaml keeps it, and a line of overrides.
 
-    The line says what the recipe gave, and what the section `gpu` did.
+    The line says what the recipe gave, and what the section `gpu` did. A number of worlds of that
+    section that does not fit in memory becomes the most that do. Of several processes none takes
+    fewer: they would have to agree first.
 
     Args:
         cfg: of `configure`.
         group: the processes that share the worlds.
         make: makes the iteration.
-    ValueError if it cannot be built.
+
+    Raises:
+        ValueError: it cannot be built.
+        OutOfMemory: the number of worlds is a user's, or no world fits.
     """
-    recipe = cfg.recipe
+    recipe, make = cfg.recipe, make or make_iteration
     cfg, chosen = choose_device_overrides(cfg)
-    iteration, cfg = make_fitting(cfg, group, chosen, make)
+    try:
+        iteration, failure = make(cfg, group=group), ""
+    except OutOfMemory as error:
+        if "num_envs" not in chosen or group.size > 1:
+            raise
+        iteration, failure = None, str(error)
+    if not iteration:
+        step = group.size * world_multiple(cfg)
+        worlds = measure(cfg, group).largest // step * step
+        if not 0 < worlds < cfg.num_envs:
+            raise OutOfMemory(failure)
+        free_unused()  # what was measured
+        errors.warn(f"warning: {failure}; so num_envs={worlds}, the most that fit")
+        cfg = cfg.replace({"num_envs": worlds})
+        iteration = make(cfg, group=group)
     values = flatten(cfg.plain)
     line = " ".join(f"{key}={values[key]}" for key in chosen)
     lines = [describe_recipe(recipe, cfg.plain), line and f"on a GPU: {line}"]
     return iteration, cfg, "; ".join(filter(None, lines))
-
-
-def make_fitting(
-    cfg: Config, group: ProcessGroup, chosen: dict[str, Any], make: Maker | None = None
-) -> tuple[Iteration, Config]:
-    """An iteration, and its configuration, with fewer worlds if as many do not fit in memory.
-
-    Args:
-        cfg: the configuration of a training on its device.
-        group: of several processes, none takes fewer: they would have to agree first.
-        chosen: what the section `gpu` gave. A number of worlds that a user gave is kept.
-
-    Raises:
-        OutOfMemory: the number may not be changed, or no world fits.
-    """
-    try:
-        return (make or make_iteration)(cfg, group=group), cfg
-    except OutOfMemory as error:
-        if "num_envs" not in chosen or group.size > 1:
-            raise
-        failure = str(error)
-    step = group.size * world_multiple(cfg)
-    worlds = measure(cfg, group).largest // step * step
-    if not 0 < worlds < cfg.num_envs:
-        raise OutOfMemory(failure)
-    free_unused()  # what was measured
-    errors.warn(f"warning: {failure}; so num_envs={worlds}, the most that fit")
-    cfg = cfg.replace({"num_envs": worlds})
-    return (make or make_iteration)(cfg, group=group), cfg
 
 
 def measure_plan(build: Callable[[int], Iteration], world_multiple: int = 1) -> Plan:

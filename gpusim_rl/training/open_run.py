@@ -39,11 +39,10 @@ def open_run(cfg: Config, iteration: Iteration) -> Opened:
     if isinstance(iteration.learner, Cloning):
         iteration.learner.clone(errors.warn if iteration.group.rank == 0 else lambda line: None)
         weights = policy_of(iteration.state())
-    run, metadata, cfg = create_run(cfg, iteration)
-    cfg = keep_demos(cfg, iteration, run)
+    run, cfg = create_run(cfg, iteration)
     if weights and iteration.group.rank == 0:
         write_whole(run.path / START, to_bytes(weights))
-    return run, metadata, cfg
+    return run, {}, cfg
 
 
 def begin_with(path: Path, iteration: Iteration, algo: str) -> dict[str, Tensor]:
@@ -76,19 +75,6 @@ def policy_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
 
 
-def keep_demos(cfg: Config, iteration: Iteration, run: Run) -> Config:
-    """Copy demonstrations into a new run. Returns the configuration that names the copies."""
-    users = {"demos": iteration.learner, "reward.demos": next(iter(iteration.rewards), None)}
-    for key, user in users.items():
-        if demos := getattr(user, "demos", None):
-            path = run.path / resume.KEPT[key]
-            cfg = cfg.replace({key: str(path)})
-            if iteration.group.rank == 0:
-                demos.write(path)
-                run.configure(cfg.plain)
-    return cfg
-
-
 def join_networks(
     weights: dict[str, Tensor], iteration: Iteration, path: Path
 ) -> tuple[dict[str, Tensor], str]:
@@ -108,19 +94,26 @@ def join_networks(
     return joined, f"start={path}: it gives {taken}; {new} begin anew"
 
 
-def create_run(cfg: Config, iteration: Iteration) -> Opened:
-    """A new run directory, with a copy of the teacher, and of each model that is not ours."""
+def create_run(cfg: Config, iteration: Iteration) -> tuple[Run, Config]:
+    """A new run directory, with copies of the files that it needs, and the configuration that
+    names these copies."""
     path, group = cfg.run_dir, iteration.group
     if not path and group.rank == 0:
         name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg.seed}"
         path = new_directory(Path("runs") / cfg.task.name / name)
     path = Path(group.broadcast(path))
     if group.rank > 0:
-        return Run(path), {}, cfg
+        return Run(path), cfg
     run = Run.create(path, cfg.plain, again=cfg.auto_resume)
-    cfg = keep_models(cfg, run.path, iteration.spec.teacher)
+    copies = keep_models(cfg, path, iteration.spec.teacher)
+    users = {"demos": iteration.learner, "reward.demos": next(iter(iteration.rewards), None)}
+    for key, user in users.items():
+        if demos := getattr(user, "demos", None):
+            copies[key] = str(path / resume.KEPT[key])
+            demos.write(Path(copies[key]))
+    cfg = cfg.replace(copies)
     run.configure(cfg.plain)
-    return run, {}, cfg
+    return run, cfg
 
 
 def continue_run(cfg: Config, iteration: Iteration) -> Opened:
