@@ -156,8 +156,7 @@ class ClusterIteration(Iteration):
 def make_iteration(cfg: Config, *, group: ProcessGroup = SINGLE) -> Iteration:
     """The learner of a configuration without worlds, and the actors that have them.
 
-    Raises:
-        ValueError: something does not fit, in one line.
+    ValueError in one line if something does not fit.
     """
     if cfg.num_envs % group.size:
         raise ValueError(f"num_envs={cfg.num_envs} does not divide into {group.size} ranks")

@@ -19,7 +19,6 @@ registry=DIR is the directory, by default `registry`. format=json prints JSON.
 Exits with 0, with 1 if a policy is refused by the gate or a comparison, with 2 for a mistake.
 """
 
-import hashlib
 import json
 import sys
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusim_rl.core import errors
+from gpusim_rl.core.files import digest
 from gpusim_rl.serve.registry import RELEASED, SHORT, Registry, Row, Verb, read_exported
 
 Folder = Path | str
@@ -54,18 +54,14 @@ def add(
     parent: Version | None = None,
     note: str = "",
 ) -> Row:
-    """Record an exported file as a version; its row.
+    """Record an exported file as a version of a registry, which is made if need be; its row.
 
     Args:
-        folder: of the registry, which is made if it is not there.
-        name: under which it is recorded; by default the task's.
-        run: the run that exported it; by default the one whose directory holds the file.
+        name: by default the task's.
+        run: that exported it; by default the one whose directory holds the file.
         labels: a file that it was trained with, whose hash is recorded.
         parent: the version of this name that it was trained from.
-
-    Raises:
-        ValueError: the file is damaged, edited, or another program wrote it.
-        OSError: it cannot be read.
+    ValueError if the file is damaged, edited, or another program's; OSError if it cannot be read.
     """
     from gpusim_rl.deploy import exported
     from gpusim_rl.gate.command import verdict_of
@@ -76,7 +72,7 @@ def add(
     registry, name = Registry(folder, create=True), name or str(policy.description["task"])
     lineage = dict(policy.description.get("lineage", {})) | lineage_of(path, run)
     if labels is not None:
-        lineage["labels"] = file_hash(Path(labels))
+        lineage["labels"] = digest(Path(labels))["sha256"]
     if parent is not None:
         lineage["parent"] = registry.version(name, parent)["digest"]
     return registry.add(policy, name, lineage, note)
@@ -128,7 +124,7 @@ def rollback(folder: Folder, name: str, alias: str, *, why: str = "") -> Row:
 
 
 def history(folder: Folder, name: str, alias: str | None = None) -> list[Row]:
-    """The events of a name or of one alias: action, version, who (`by`), when (`at`) and why."""
+    """The events of a name or of one alias: action, version, who (`by`), when (`at`), and why."""
     return Registry(folder).history(name, alias)
 
 
@@ -258,9 +254,9 @@ def compared(registry: Registry, a: Row, b: Row, cfg: Config, say: Callable[[str
 
 def key_of(cfg: Config, *sections: str) -> str:
     """A hash of the seed and of sections of a configuration."""
-    used = {key: cfg[key] for key in ("seed", *sections)}
-    numbers = json.loads(json.dumps(used), parse_int=float)  # 1 and 1.0 are the same
-    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
+    from gpusim_rl.gate.judge import settings_hash
+
+    return settings_hash({key: cfg[key] for key in ("seed", *sections)})
 
 
 def lineage_of(file: Path, run: Folder | None) -> Row:
@@ -272,14 +268,9 @@ def lineage_of(file: Path, run: Folder | None) -> Row:
         return {}
     from gpusim_rl.runs.run import Run
 
-    lineage, saved = {"config": file_hash(folder / "config.yaml")}, Run(folder).checkpoints.saved()
-    return lineage | ({"checkpoint": file_hash(saved[-1])} if saved else {})
-
-
-def file_hash(file: Path) -> str:
-    """SHA-256 of a file."""
-    with open(file, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+    saved = Run(folder).checkpoints.saved()
+    files = {"config": folder / "config.yaml"} | ({"checkpoint": saved[-1]} if saved else {})
+    return {name: digest(file)["sha256"] for name, file in files.items()}
 
 
 # -- the command line ------------------------------------------------------------------------------

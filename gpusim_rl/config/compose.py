@@ -188,14 +188,10 @@ def for_algorithm(cfg: Plain, own: Plain, keys: list[str]) -> Plain:
     """A composed configuration for another algorithm than PPO, whose numbers a task's file has.
 
     An algorithm of ours takes the discount of the task, or the numbers of `FROM_TASK`, and those of
-    the section that has its name. That section may have what `gpu` may.
+    the section that has its name. That section may have what `gpu` may; ValueError if it has more.
 
-    Args:
-        own: the section `algo`, with the algorithm's numbers alone.
-        keys: those of the command line, which stay as they are.
-
-    Raises:
-        ValueError: the section has a key that it may not change.
+    own: the section `algo`, with the algorithm's numbers alone; keys: those of the command line,
+    which stay as they are.
     """
     algo, builtin = own["name"], own["name"] in user_files.our_names("algo")
     of_task = {x: cfg["algo"][x] for x in FROM_TASK.get(algo, ("gamma",)) if builtin and x in own}

@@ -21,10 +21,7 @@ KEYS += ("curriculum",)
 def read_device_overrides(cfg: Config, override_keys: list[str]) -> Config:
     """`cfg` with what its section `gpu` still decides: nothing that a command line gives.
 
-    override_keys: keys of the command line.
-
-    Raises:
-        ValueError: the section holds a key that it may not change, or a wrong value.
+    ValueError if the section holds a key that it may not change, or a wrong value.
     """
     if not isinstance(cfg.gpu, dict):
         raise ValueError(f"gpu={cfg.gpu!r}: expected keys with values")

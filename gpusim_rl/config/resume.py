@@ -67,11 +67,9 @@ FIXED = (
 def check_training(cfg: Plain, overrides: list[str], robot: bool = True) -> Config:
     """The configuration of a training, checked; with resume=, that of the run and `overrides`.
 
-    Args:
-        cfg: composed by `compose_plain`.
-        overrides: KEY=VALUE of the command line.
-        robot: whether to fit a new training's numbers to its robot.
     ValueError or OSError in one line if something is wrong.
+
+    cfg: of `compose_plain`; robot: whether to fit a new training's numbers to its robot.
     """
     parsed = parse(overrides)
     keys = [override.key_or_group for override in parsed]
@@ -191,15 +189,13 @@ def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
 
 
 def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) -> Config:
-    """The configuration of a run, checked against this version's keys.
+    """The configuration of a run, perhaps a stranger's, checked against this version's keys.
 
-    A key that is newer than the run has its default.
+    A key that is newer than the run has its default. ValueError in one line if it is wrong, or if
+    its code is not allowed.
 
-    Args:
-        run: perhaps from a stranger.
-        allowed: task_code of the command line, or a code for each group of `CODE`; "here" allows
-            code of the working directory.
-    ValueError in one line if it is wrong, or if its code is not allowed.
+    allowed: task_code of the command line, or a code for each group of `CODE`; "here" allows code
+    of the working directory.
     """
     saved, file = run.config, run.path / "config.yaml"
     flat, codes = flatten(saved), {}
@@ -262,11 +258,8 @@ def changes(before: Plain, after: Plain) -> dict[str, str]:
 def edits(metadata: dict[str, str], config: Plain, file: Path) -> dict[str, str]:
     """Key → "key old → new" for what config.yaml says otherwise than a checkpoint was trained with.
 
-    Args:
-        metadata: of the checkpoint.
-        config: what `load_config` gives. What config.yaml lacks has its default there.
-        file: the checkpoint.
-    ValueError if its metadata are damaged.
+    ValueError if the metadata of the checkpoint, `file`, are damaged. What config.yaml lacks has
+    its default in `config`.
     """
     trained = flatten(read_trained(metadata, file))
     now, lines = flatten(config), {}

@@ -46,7 +46,6 @@ def writable(
     """ValueError or OSError in one line unless a file can be written there; null is well.
 
     Args:
-        key, value: of the command line.
         suffixes: of which the file's name has one; it may have any if there is none.
         inputs: paths, or words, of what is read; the file may be none of these.
     """
@@ -121,14 +120,12 @@ def find_code(group: str, cfg: Plain, named: str | None) -> str | None:
 def saved_code(group: str, name: str, saved: str | None, allowed: str | None) -> str | None:
     """Where the code of a run's task or algorithm comes from: "here", or null if it is ours.
 
-    A run that was made with code of ours stays with it.
+    A run that was made with code of ours stays with it. ValueError unless it is ours or the command
+    line allows code of the working directory.
 
     Args:
-        group: task or algo.
-        name: of the task or algorithm.
         saved: what the configuration of the run says, which may come from a stranger.
         allowed: task_code on the command line.
-    ValueError unless it is ours or the command line allows code of the working directory.
     """
     names, folder = choices(group, builtin=True), CODE[group]
     if name in names and saved != "here":

@@ -58,8 +58,7 @@ class Plan(NamedTuple):
 def show_plan(cfg: Config) -> None:
     """Print the memory that a configuration of `configure` needs, and how many worlds fit.
 
-    Raises:
-        ValueError: its worlds do not fit.
+    ValueError if its own do not.
     """
     cfg, _ = choose_device_overrides(cfg)
     show(measure(cfg, ProcessGroup.from_environment()), cfg.num_envs)
@@ -112,13 +111,8 @@ def make_on_device(
 
 
 def measure_plan(build: Callable[[int], Iteration], world_multiple: int = 1) -> Plan:
-    """Measure what build(worlds) holds after an iteration at two sizes. It is linear in worlds.
-
-    world_multiple: the number of worlds must be a multiple of it.
-
-    Raises:
-        OutOfMemory: not even the smallest sizes fit.
-    """
+    """Measure what build(worlds) holds after an iteration at two sizes. It is linear in worlds,
+    whose number must be a multiple of another. OutOfMemory if not even the smallest sizes fit."""
     # The first one also loads modules, libraries and kernels, which are not to be measured.
     env = build(world_multiple * math.ceil(FEW["cpu"] / world_multiple)).env
     device, alone = env.device, env.group.size == 1
@@ -197,11 +191,7 @@ def update_bytes(iteration: Iteration, seen: set[int]) -> int:
 
 
 def show(plan: Plan, worlds: int) -> None:
-    """Print what each part takes with so many worlds, and how many fit.
-
-    Raises:
-        ValueError: these do not fit.
-    """
+    """Print what each part takes with so many worlds, and how many fit. ValueError if not these."""
     console, sizes = Console() if sys.stdout.isatty() else Console(width=100), plan.bytes(worlds)
     table = Table("MiB", f"{worlds:,} worlds", "each world", box=None, pad_edge=False)
     for column in table.columns[1:]:
@@ -245,10 +235,8 @@ def held_bytes(thing: Any, seen: set[int], *, skip: tuple[Any, ...] = ()) -> int
         else:
             place, n = 0, 0
             inside = x if isinstance(x, dict) else getattr(x, "__dict__", {})
-            stack += [
-                *(inside.values() if isinstance(inside, dict) else ()),
-                *(x if isinstance(x, list | tuple) else ()),
-            ]
+            stack += inside.values() if isinstance(inside, dict) else ()
+            stack += x if isinstance(x, list | tuple) else ()
         if n and place not in seen:
             seen.add(place)
             size += n

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.assembly.earlier_runs import load_last
 from gpusim_rl.assembly.learners import ACTOR
 from gpusim_rl.assembly.models import keep_models
 from gpusim_rl.config import resume
@@ -16,7 +17,6 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
 from gpusim_rl.core.states import copy_state, layout
-from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.progress import is_over, number
 
@@ -27,12 +27,8 @@ Opened = tuple[Run, dict[str, str], Config]
 
 
 def open_run(cfg: Config, iteration: Iteration) -> Opened:
-    """The run directory of a training: a new one, or that of resume=.
-
-    Returns:
-        The run, the metadata of the checkpoint that it continues, and the configuration, which
-        names the copies of models in the run.
-    """
+    """The run directory of a training, a new one or that of resume=; the metadata of the checkpoint
+    that it continues; and the configuration, which names the copies of models in the run."""
     if cfg.resume:
         return continue_run(cfg, iteration)
     weights = begin_with(Path(cfg.start), iteration, cfg.algo.name) if cfg.start else {}
@@ -49,19 +45,12 @@ def begin_with(path: Path, iteration: Iteration, algo: str) -> dict[str, Tensor]
     """Take the weights and normalizers of another run's last checkpoint, and return them. In place.
 
     Of a run of another algorithm than `algo`, the actor is taken, and what else fits.
-    The first process chooses the checkpoint, since that run may go on meanwhile.
 
     Raises:
         OSError, ValueError: there is none, or its networks are of other shapes.
     """
-    file = Path()
-    if iteration.group.rank == 0:
-        _, _, file = Run.open(path).checkpoints.restore(errors.warn)
-    # each process would else choose by itself, while that run goes on
-    file = iteration.group.broadcast(file)
-    state, _ = load(file)
-    weights = policy_of(state)
-    said = ""
+    state, _, file = load_last(path, iteration.group)
+    weights, said = policy_of(state), ""
     if flatten(Run.open(path).config).get("algo.name") != algo:
         weights, said = join_networks(weights, iteration, path)
     iteration.policy.load(weights, str(file))
@@ -158,14 +147,11 @@ def load_checkpoint(
     """Load a checkpoint, and halve the learning rates for each roll-back since. In place.
 
     Numbers of the algorithm that were changed since it was trained are written over its own.
+    ValueError if it does not fit, or the learner does not say what a changed rate is.
 
     Args:
-        checkpoint: its state, its metadata and its file.
         before: roll-backs before this program trained, which lower no rate that was changed.
         now: roll-backs so far.
-
-    Raises:
-        ValueError: it does not fit, or the learner does not say what a changed rate is.
     """
     state, metadata, path = checkpoint
     changed, learner = resume.edits(metadata, cfg.plain, path), iteration.learner
