@@ -135,10 +135,8 @@ def demonstration_env(config: Config, task: Task, episodes: int, seed: int) -> E
 def load_teacher(cfg: Config, env: Env, spec: Spec) -> Any:
     """The actor of teacher=, a run or a checkpoint, for the unhidden terms of an Env.
 
-    These are the first columns of what the critic observes. No code of the run is imported.
-
-    Raises:
-        OSError, ValueError: there is none, or it is of another task or observes something else.
+    These are the first columns of what the critic observes. No code of the run is imported. OSError
+    or ValueError if there is none, or it is of another task or observes something else.
     """
     state, metadata, file = load_last(Path(str(cfg.teacher)), spec.group)
     name, settings = teacher_settings(cfg, metadata, file)
@@ -165,8 +163,7 @@ def teacher_settings(
 ) -> tuple[str, dict[str, Any]]:
     """The algorithm of a teacher's checkpoint, and its numbers.
 
-    Raises:
-        ValueError: it is of another task or no algorithm of ours, or does not see each term once.
+    ValueError if it is of another task or no algorithm of ours, or does not see each term once.
     """
     trained = resume.read_trained(metadata, file)
     try:

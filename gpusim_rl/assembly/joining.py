@@ -22,6 +22,9 @@ from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
 
+# what a learner of the user's own may lack
+OF_LEARNERS = ("policy", "columns", "length", "rates", "metrics", "update", "measures", "tensors")
+
 
 def join(
     env: Env,
@@ -45,6 +48,8 @@ def join(
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
+    ValueError if a number is wrong, or cannot change.
+
     Args:
         kind: the class of the learner; settings: its `Settings`, or its numbers by name.
         num_steps: T, control steps of each world in an iteration.
@@ -57,9 +62,6 @@ def join(
         wrap: (learner, spec) → the learner that takes its place.
         num_envs: worlds of this process's record, if others than `env` are stepped.
         older_policy: steps may be of an older policy than the one that learns.
-
-    Raises:
-        ValueError: a number is wrong, or cannot change.
     """
     schedule = schedule or Curriculum()
     schedule.prepare(env.success)
@@ -68,16 +70,16 @@ def join(
     changing = changing_settings("algo", kind, settings, allowed, schedule, keys, env)
     model, numbers, shown = reward or (None, None, {})
     paid = changing_settings("reward", model, numbers or {}, {}, schedule, keys, env)
-    spec = make_spec(env, num_steps, graph, threads, num_envs)
-    spec = replace(spec, older_policy=older_policy)
+    spec = replace(make_spec(env, num_steps, graph, threads, num_envs), older_policy=older_policy)
     if make_teacher:
         spec = replace(spec, teacher=make_teacher(spec))
+    by_name = isinstance(settings, dict)
     learner = (
-        kind(spec, **settings | changing)
-        if isinstance(settings, dict)
-        else kind(spec, replace(settings, **changing))
+        kind(spec, **settings | changing) if by_name else kind(spec, replace(settings, **changing))
     )
-    check_learner(learner)
+    missing = [name for name in OF_LEARNERS if not hasattr(learner, name)]
+    if missing:
+        raise ValueError(f"the learner {type(learner).__name__} lacks {', '.join(missing)}")
     learner = wrap(learner, spec)
     rewards = [*make_rewards(spec)] if make_rewards else []
     rewards += [model(spec, replace(numbers, **paid), **shown)] if model and numbers else []
@@ -108,12 +110,9 @@ def join(
 def make_record(env: Env, learner: Any, rewards: list[Any], worlds: int, known: bool) -> Record:
     """The record that a learner and reward models learn from, of zeros.
 
-    Args:
-        worlds: of the record.
-        known: its columns are those of a control step. A source of the user's own gives others.
+    ValueError if no control step gives a column, OutOfMemory if there is no room.
 
-    Raises:
-        ValueError: no control step gives a column. OutOfMemory: there is no room.
+    known: its columns are those of a control step. A source of the user's own gives others.
     """
     columns = dict(learner.columns)
     for model in rewards:
@@ -123,14 +122,6 @@ def make_record(env: Env, learner: Any, rewards: list[Any], worlds: int, known: 
     what = f"num_envs={worlds} × a record of {learner.length} steps"
     check_free(what, learner.length * worlds * row_bytes(columns), env.device)
     return Record.zeros(columns, learner.length, worlds, device=env.device)
-
-
-def check_learner(learner: Any) -> None:
-    """ValueError that names what a learner of the user's own lacks."""
-    needs = ("policy", "columns", "length", "rates", "metrics", "update", "measures", "tensors")
-    missing = [name for name in needs if not hasattr(learner, name)]
-    if missing:
-        raise ValueError(f"the learner {type(learner).__name__} lacks {', '.join(missing)}")
 
 
 def make_spec(
@@ -161,10 +152,8 @@ def make_spec(
 def check_settings(kind: Any, settings: Any) -> tuple[Any, dict[str, Range]]:
     """The settings that a learner takes, and key → what each of its numbers may be.
 
-    Numbers by name, which are those of an algorithm of the user's own, are checked here.
-
-    Raises:
-        ValueError: one is missing, unknown or out of its range.
+    Numbers by name, which are those of an algorithm of the user's own, are checked here: ValueError
+    if one is missing, unknown or out of its range.
     """
     allowed = {f"algo.{key}": entry for key, entry in getattr(kind, "ranges", {}).items()}
     if isinstance(settings, dict):
@@ -189,10 +178,9 @@ def changing_settings(
 ) -> dict[str, Tensor]:
     """The first values of those settings that keys name, each a tensor ().
 
-    section: algo, whose settings are a learner's, or reward, whose are a reward model's.
+    ValueError if a number cannot change, or begins out of its range.
 
-    Raises:
-        ValueError: a number cannot change, or begins out of its range.
+    section: algo, whose settings are a learner's, or reward, whose are a reward model's.
     """
     now = settings if isinstance(settings, dict) else vars(settings)
     start = f"{section}."

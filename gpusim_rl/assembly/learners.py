@@ -9,8 +9,6 @@ from gpusim_rl.config.sections import Config
 
 # Name of an algorithm of ours, or of a reward model, and of its package and module → its class
 LEARNERS = {"ppo": "PPO", "sac": "SAC", "distill": "Distill"}
-
-
 REWARDS = {"rnd": "RND", "amp": "AMP"}
 ACTOR = "policy/actor."  # begins the names of an actor's tensors in a checkpoint
 
@@ -18,10 +16,8 @@ ACTOR = "policy/actor."  # begins the names of an actor's tensors in a checkpoin
 def load_learner(cfg: Config) -> tuple[Any, ModuleType | None]:
     """The class of a learner, and the module of a user's own.
 
-    The module may define `make_source` and `make_rewards`, as `join` has them.
-
-    Raises:
-        ValueError: there is no such algorithm, or its file cannot be used.
+    The module may define `make_source` and `make_rewards`, as `join` has them. ValueError if there
+    is no such algorithm, or its file cannot be used.
     """
     name = cfg.algo.name
     if cfg.algo_code == "here":

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 def configure(*overrides: str) -> "Config":
     """The configuration of a training, from the words of train.py's command line.
 
-    Raises:
-        ValueError, OSError: they are wrong, in one line.
+    ValueError or OSError in one line if they are wrong.
     """
     from gpusim_rl.config import resume
     from gpusim_rl.config.compose import compose_plain
@@ -81,8 +80,7 @@ def iterate(trainer: "Trainer") -> "Result":
 def write_results(trainer: "Trainer", scores: "Scores") -> "Result":
     """Write the files of a training's end: scores, policy, films, report and verdict.
 
-    Raises:
-        ValueError, OSError: one cannot be written.
+    ValueError or OSError if one cannot be written.
     """
     if trainer.group.rank > 0:
         trainer.group.leave()
@@ -147,10 +145,8 @@ def train_or_exit(cfg: "Config") -> None:
 def exit_stopped(trainer: "Trainer", result: "Result") -> NoReturn:
     """Say how a training continues that a signal has ended, and exit."""
     failure = result.failure and f", but its checkpoint could not be written: {result.failure}"
-    overrides = [program("train"), f"resume={result.path}", *code_words(trainer.cfg.plain)]
-    trainer.table.say(
-        f"stopped after iteration {result.iterations}; {' '.join(overrides)} continues{failure}"
-    )
+    words = " ".join([program("train"), f"resume={result.path}", *code_words(trainer.cfg.plain)])
+    trainer.table.say(f"stopped after iteration {result.iterations}; {words} continues{failure}")
     raise SystemExit(128 + result.signal)
 
 
@@ -176,10 +172,7 @@ def main() -> None:
         else:
             train_or_exit(command_line.check("config", overrides))
     except KeyboardInterrupt:
-        print(
-            "interrupted: resume=<run directory> continues from the last checkpoint",
-            file=sys.stderr,
-        )
+        errors.warn("interrupted: resume=<run directory> continues from the last checkpoint")
         raise SystemExit(130) from None
 
 

@@ -85,10 +85,7 @@ Plugins.instance().register(UserConf)
 def check_file(group: str, values: object, package: str | None) -> None:
     """ValueError if a file of a group could run code, or has a value of the wrong kind.
 
-    Args:
-        group: the folder of the file.
-        values: what it says.
-        package: of its line `# @package`; None if it has no such line.
+    package: of its line `# @package`; None if it has no such line.
     """
     if not isinstance(values, dict):
         raise ValueError("expected keys with values")
@@ -149,9 +146,7 @@ def kinds() -> Plain:
 def check_complete(base: Plain, files: dict[str, Path]) -> None:
     """ValueError if a file of the working directory lacks a key that ours have.
 
-    Args:
-        base: composed from these files.
-        files: group → the file of the working directory that was chosen.
+    `base` is composed from these files, group → the one that was chosen.
     """
     required = {"log": "auto", "robot": "own"}
     if base.get("algo", {}).get("name") in our_names("algo"):

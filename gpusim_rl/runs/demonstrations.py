@@ -96,9 +96,7 @@ class Demonstrations:
     def read(cls, path: Path) -> "Demonstrations":
         """Those of a file, on the CPU.
 
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: it is damaged, or holds no demonstrations.
+        FileNotFoundError if there is none, ValueError if it is damaged or holds no demonstrations.
         """
         if not path.is_file():
             raise FileNotFoundError(f"no demonstrations {path}")
@@ -111,14 +109,12 @@ class Demonstrations:
         """Fill the first rows of a ring (R, B, …), as if its worlds had done these steps. In place.
 
         Each world gets successive steps, from another one on. Its last row ends an episode, since
-        no row that the worlds write later follows from it.
+        no row that the worlds write later follows from it. ValueError if the ring has a column that
+        no demonstration has.
 
         Args:
             rows: of the ring, at most R.
             worlds: (B,) int64 global ids.
-
-        Raises:
-            ValueError: the ring has a column that no demonstration has.
         """
         if missing := [x for x in record.columns if x not in {*self.record.columns, "fault"}]:
             raise ValueError(f"demonstrations have no column {missing[0]!r}")
@@ -137,8 +133,7 @@ class Demonstrations:
 def packed_record(tensors: dict[str, Tensor], path: Path) -> Record:
     """The columns (N, …) of a file as a record.
 
-    Raises:
-        ValueError: they are no demonstrations, or hold a number that is not finite.
+    ValueError if they are no demonstrations, or hold a number that is not finite.
     """
     widths = [tensors[name].shape[-1] for name in ("obs", "critic", "action") if name in tensors]
     columns = demonstration_columns((*widths, 0, 0, 0)[:3])  # type: ignore[arg-type]
