@@ -60,8 +60,9 @@ def compose_plain(name: str, overrides: list[str]) -> Plain:
             if override.is_sweep_override():
                 list_of = f"{override.input_line!r} is a list of values"
                 raise ValueError(f"{list_of}: add -m to run each")
-            if is_group(override.key_or_group):
-                check_words.check_choice(override, choices(override.key_or_group))
+            group, value = override.key_or_group, str(override.value())
+            if is_group(group) and value not in (names := choices(group)):
+                raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(names)}")
         groups = group_words(parsed)
         base = build_base(name, groups)
         user_files.check_complete(base, user_choices(name, groups))

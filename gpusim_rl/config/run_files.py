@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.core.files import Plain, read_text
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.robots.model_files import check_confined, is_copy
@@ -53,18 +54,9 @@ def find_model(folder: Path, key: str, name: str | None, builtin: bool) -> str |
 
 def is_kept_file(group: str, rest: str, cfg: Plain, before: Plain) -> bool:
     """Whether a key names the file of which the run has kept a copy."""
-    if rest == "mjcf" and cfg[group][rest] and before[group][rest]:
-        file = Path(cfg[group][rest])
-        copy = Path(before[group][rest])
-        return file.is_file() and copy.is_file() and is_copy(file, copy)
-    if rest == "actuator.file":
-        return same_content(*(x[group]["actuator"]["file"] for x in (cfg, before)))
-    return False
-
-
-def same_content(one: str | None, other: str | None) -> bool:
-    """Whether two files hold the same bytes."""
-    try:
-        return bool(one and other) and Path(str(one)).read_bytes() == Path(str(other)).read_bytes()
-    except OSError:
+    if rest not in ("mjcf", "actuator.file"):
         return False
+    file, copy = (Path(str(flatten(x[group])[rest])) for x in (cfg, before))
+    if not (file.is_file() and copy.is_file()):
+        return False
+    return is_copy(file, copy) if rest == "mjcf" else file.read_bytes() == copy.read_bytes()

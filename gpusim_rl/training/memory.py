@@ -120,19 +120,14 @@ def measure_plan(build: Callable[[int], Iteration], world_multiple: int = 1) -> 
     few = world_multiple * math.ceil(FEW[device.type] / world_multiple)
     while True:
         try:
-            return extrapolate(build, few, device)
+            measure_parts(build, few, device)
+            free, many = free_bytes(device), MORE * few
+            a, b = (measure_parts(build, worlds, device) for worlds in (few, many))
+            break
         except OutOfMemory:
             if few == world_multiple or not alone:  # other processes would measure something else
                 raise
             few = world_multiple * math.ceil(few / MORE / world_multiple)
-
-
-def extrapolate(build: Callable[[int], Iteration], few: int, device: torch.device) -> Plan:
-    """The plan from what `few` worlds hold, and MORE times as many."""
-    many = MORE * few
-    measure_parts(build, few, device)
-    free = free_bytes(device)
-    a, b = (measure_parts(build, worlds, device) for worlds in (few, many))
     slope = {part: max(0.0, (b[part] - a[part]) / (many - few)) for part in PARTS}
     return Plan({part: max(0.0, a[part] - few * slope[part]) for part in PARTS}, slope, free)
 
