@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.assembly.joining import find_mirrors
@@ -36,22 +35,6 @@ from gpusim_rl.runs.demonstrations import Demonstrations
 from gpusim_rl.runs.run import Run
 
 Maker = Callable[..., Iteration]  # (configuration, num_envs=…)
-
-
-def clone_of(cfg: Config, env: Env, make: Maker) -> Callable[[Any, Spec], Any]:
-    """What makes a learner one that begins with demos=: as a clone, or with them in its ring.
-
-    ValueError if the demonstrations do not fit the Env. `make` is that of a run that is played.
-    """
-    demos = fitting_demos(cfg, "demos", str(cfg.demos), env, make, cfg.cloning.episodes)
-
-    def begin(learner: Any, spec: Spec) -> Any:
-        if not hasattr(learner, "begin_ring"):
-            return Cloning(learner, demos, cfg.cloning, spec)
-        learner.demos = demos
-        return learner
-
-    return begin
 
 
 def fitting_demos(

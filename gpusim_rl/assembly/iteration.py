@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.assembly.earlier_runs import clone_of, fitting_demos, load_teacher
+from gpusim_rl.assembly.earlier_runs import fitting_demos, load_teacher
 from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.assembly.joining import join
 from gpusim_rl.assembly.learners import REWARDS, load_learner
@@ -48,7 +48,10 @@ def join_learner(cfg: Config, env: Env, **more: Any) -> Iteration:
     """
     kind, module = load_learner(cfg)
     options = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
-    options |= {"wrap": clone_of(cfg, env, make_iteration)} if cfg.demos else {}
+    if cfg.demos:
+        episodes = cfg.cloning.episodes
+        demos = fitting_demos(cfg, "demos", cfg.demos, env, make_iteration, episodes)
+        options["demos"] = demos, cfg.cloning
     options |= {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
     options |= {"reward": load_reward(cfg, env), "schedule": Curriculum(cfg.curriculum)}
     if cfg.teacher:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import RewardModel, Source, Spec
@@ -21,6 +22,7 @@ from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
+from gpusim_rl.runs.demonstrations import Demonstrations
 
 # what a learner of the user's own may lack
 OF_LEARNERS = ("policy", "columns", "length", "rates", "metrics", "update", "measures", "tensors")
@@ -41,7 +43,7 @@ def join(
     make_source: Callable[..., Source] | None = None,
     make_rewards: Callable[[Spec], Sequence[RewardModel]] | None = None,
     make_teacher: Callable[[Spec], Any] | None = None,
-    wrap: Callable[[Any, Spec], Any] = lambda learner, spec: learner,
+    demos: tuple[Demonstrations, Any] | None = None,
     num_envs: int | None = None,
     older_policy: bool = False,
     kind_of_iteration: type[Iteration] = Iteration,
@@ -59,7 +61,7 @@ def join(
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
         make_rewards: spec → reward models, which add to the reward before the update.
         make_teacher: spec → the actor that the learner imitates.
-        wrap: (learner, spec) → the learner that takes its place.
+        demos: with which the learner begins, as a clone or in its ring; and how to clone.
         num_envs: worlds of this process's record, if others than `env` are stepped.
         older_policy: steps may be of an older policy than the one that learns.
     """
@@ -73,14 +75,8 @@ def join(
     spec = replace(make_spec(env, num_steps, graph, threads, num_envs), older_policy=older_policy)
     if make_teacher:
         spec = replace(spec, teacher=make_teacher(spec))
-    by_name = isinstance(settings, dict)
-    learner = (
-        kind(spec, **settings | changing) if by_name else kind(spec, replace(settings, **changing))
-    )
-    missing = [name for name in OF_LEARNERS if not hasattr(learner, name)]
-    if missing:
-        raise ValueError(f"the learner {type(learner).__name__} lacks {', '.join(missing)}")
-    learner = wrap(learner, spec)
+    settings = settings | changing if isinstance(settings, dict) else replace(settings, **changing)
+    learner = make_learner(kind, spec, settings, demos)
     rewards = [*make_rewards(spec)] if make_rewards else []
     rewards += [model(spec, replace(numbers, **paid), **shown)] if model and numbers else []
     ring = learner.length != num_steps
@@ -105,6 +101,21 @@ def join(
     registry |= {key: env.scheduled_number(key) for key in keys if key not in registry}
     more = {"schedule": schedule, "numbers": registry, "rewards": rewards, "graph": graph}
     return kind_of_iteration(env, source, learner, spec, **more)
+
+
+def make_learner(
+    kind: Any, spec: Spec, settings: Any, demos: tuple[Demonstrations, Any] | None
+) -> Any:
+    """A learner with its demonstrations; ValueError names what one of the user's own lacks."""
+    learner = kind(spec, **settings) if isinstance(settings, dict) else kind(spec, settings)
+    missing = [name for name in OF_LEARNERS if not hasattr(learner, name)]
+    if missing:
+        raise ValueError(f"the learner {type(learner).__name__} lacks {', '.join(missing)}")
+    if demos and not hasattr(learner, "begin_ring"):
+        return Cloning(learner, *demos, spec)
+    if demos:
+        learner.demos, _ = demos
+    return learner
 
 
 def make_record(env: Env, learner: Any, rewards: list[Any], worlds: int, known: bool) -> Record:

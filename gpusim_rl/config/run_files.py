@@ -39,9 +39,9 @@ def find_model(folder: Path, key: str, name: str | None, builtin: bool) -> str |
 
     ValueError for a path out of the run, or a model that names files outside of it.
     """
-    bare = isinstance(name, str) and Path(name).name == name and ":" not in name
-    if bare and not (folder / name).exists():
-        if builtin and not (ASSETS / name).is_file():
+    bare = name if isinstance(name, str) and Path(name).name == name and ":" not in name else None
+    if bare is not None and not (folder / bare).exists():
+        if builtin and not (ASSETS / bare).is_file():
             raise ValueError(f"{key}={name!r} lies outside of the run")
         return name
     if (model := find_in_run(folder, key, name)) is None:

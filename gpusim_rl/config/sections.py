@@ -149,11 +149,7 @@ class ClusterSection:
     def __post_init__(self) -> None:
         check(self, "cluster")
         for label, value in self.labels.items():
-            if (
-                not isinstance(label, str)
-                or not isinstance(value, str)
-                or not LABEL.fullmatch(value)
-            ):
+            if not (isinstance(label, str) and isinstance(value, str) and LABEL.fullmatch(value)):
                 said = f"cluster.labels: {label}: {value!r}"
                 raise ValueError(f"{said}: expected a word of Ray's, such as {{market: spot}}")
         if self.labels and not self.address:
