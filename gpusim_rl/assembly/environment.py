@@ -38,7 +38,7 @@ def make_task(cfg: Config, device: str) -> Task:
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in cfg.task.numbers.items()}
     kind = load_task(name, code)
     numbers["mjcf"] = find_own_mjcf(cfg.task.numbers["mjcf"], code)
-    numbers |= robot_arguments(kind, cfg.robot) | terrain_arguments(kind, cfg)
+    numbers |= robot_arguments(kind, cfg.robot) | terrain_arguments(kind, cfg.terrain, name)
     numbers |= {"actuator": cfg.robot.actuator, "device": device}
     return make(kind, numbers, "task", f"task/{name}")
 
@@ -67,16 +67,14 @@ def robot_arguments(kind: type[Task], robot: RobotSection) -> Plain:
     )
 
 
-def terrain_arguments(kind: type[Task], cfg: Config) -> Plain:
+def terrain_arguments(kind: type[Task], section: Plain, task: str) -> Plain:
     """The arguments of a task that come from terrain=; ValueError if it is for other tasks."""
-    section = cfg.terrain
     if kind.takes_terrain == (section["name"] != "flat"):
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items()}
         values.pop("name")
         return {"terrain": values} if kind.takes_terrain else {}
     remedy = "terrain=rough" if kind.takes_terrain else "terrain=flat, or task=quadruped_rough"
-    name = section["name"]
-    raise ValueError(f"terrain={name} does not fit task={cfg.task.name}: choose {remedy}")
+    raise ValueError(f"terrain={section['name']} does not fit task={task}: choose {remedy}")
 
 
 def check_worlds(task: Task, worlds: int, episodes: int, device: torch.device) -> None:
@@ -120,11 +118,11 @@ def build_env(
     if worlds % group.size:
         raise ValueError(f"num_envs={worlds} does not divide into {group.size} ranks")
     device, worlds = group.join(device), worlds // group.size
-    with methods_named(), model_must_fit(cfg):
+    with methods_named(), model_must_fit(cfg.task, cfg.task_code):
         task = make_task(cfg, device)
     check_worlds(task, worlds, cfg.episodes, torch.device(device))
     sim = make_sim(cfg, task, sim_name, worlds, device)
-    with methods_named(), model_must_fit(cfg):
+    with methods_named(), model_must_fit(cfg.task, cfg.task_code):
         if schedule:
             schedule.set_first_values(task)
         for key in changeable:

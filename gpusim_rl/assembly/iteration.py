@@ -46,7 +46,7 @@ def join_learner(cfg: Config, env: Env, **more: Any) -> Iteration:
 
     more: arguments of `join`, instead of what the configuration says.
     """
-    kind, module = load_learner(cfg)
+    kind, module = load_learner(cfg.algo.name, cfg.algo_code)
     options = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
     if cfg.demos:
         episodes = cfg.cloning.episodes

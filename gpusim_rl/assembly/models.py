@@ -9,7 +9,7 @@ from safetensors.torch import save as to_bytes
 
 from gpusim_rl.assembly.learners import ACTOR
 from gpusim_rl.config import compose, robot_size, validate
-from gpusim_rl.config.sections import Config
+from gpusim_rl.config.sections import Config, TaskSection
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.load_task import load_task
@@ -21,12 +21,12 @@ from gpusim_rl.sim.actuator_models import LARGEST_NETWORK_BYTES
 
 
 @contextmanager
-def model_must_fit(cfg: Config):
+def model_must_fit(task: TaskSection, code: str | None):
     """Turn the errors of a user's model that lacks what the task needs into a ValueError."""
     try:
         yield
     except (KeyError, IndexError, RuntimeError) as error:
-        name, mjcf, code = cfg.task.name, cfg.task.numbers["mjcf"], cfg.task_code
+        name, mjcf = task.name, task.numbers["mjcf"]
         usual = compose.build("config", [f"task={name}"], builtin=code is None)["task"]["mjcf"]
         if mjcf == usual:
             raise

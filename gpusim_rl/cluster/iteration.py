@@ -160,7 +160,7 @@ def make_iteration(cfg: Config, *, group: ProcessGroup = SINGLE) -> Iteration:
     """
     if cfg.num_envs % group.size:
         raise ValueError(f"num_envs={cfg.num_envs} does not divide into {group.size} ranks")
-    if hasattr(load_learner(cfg)[1], "make_source"):
+    if hasattr(load_learner(cfg.algo.name, cfg.algo_code)[1], "make_source"):
         raise ValueError(f"cluster=ray: algo={cfg.algo.name} takes its steps from elsewhere")
     with torch_threads(cfg.threads):
         return join_learner(

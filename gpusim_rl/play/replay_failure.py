@@ -65,7 +65,7 @@ class FailureReplay:
 
     def __init__(self, path: Path, task_code: str | None = None):
         self.description, config, tensors = read(path, task_code)
-        with model_must_fit(config):
+        with model_must_fit(config.task, config.task_code):
             self.task = make_task(config, "cpu")
             task = self.task
             settings: dict[str, Any] = dict(device="cpu", fields=task.fields, threads=1)
