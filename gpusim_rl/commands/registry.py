@@ -182,12 +182,14 @@ def import_version(folder: Folder, file: Folder) -> Row:
     return registry.add(policy, metadata["name"], metadata["lineage"], metadata["note"])
 
 
-def retain(folder: Folder, name: str, count: int) -> list[int]:
+def retain(folder: Folder, name: str, count: int | str) -> list[int]:
     """Remove the files of all but the newest versions; the versions that were removed.
 
     What an alias is, or can be rolled back to, stays.
     """
-    return Registry(folder).retain(name, count)
+    if not str(count).isdecimal():
+        raise ValueError(f"retain {count}: expected how many versions stay")
+    return Registry(folder).retain(name, int(count))
 
 
 def page(folder: Folder, *, port: str = "8090") -> None:
@@ -319,10 +321,6 @@ def parse(words: list[str]) -> tuple[str, Arguments, str, str]:
     if form not in ("text", "json"):
         raise ValueError(f"format={form}: choose one of text, json")
     arguments = dict(zip(verb.words, plain, strict=False)) | keys
-    if name == "retain":
-        if not arguments["count"].isdecimal():
-            raise ValueError(f"retain {arguments['count']}: expected how many versions stay")
-        arguments["count"] = int(arguments["count"])
     return name, arguments | ({"words": tuple(settings)} if verb.settings else {}), folder, form
 
 
