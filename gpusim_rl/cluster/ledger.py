@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpusim_rl.cluster.packing import Arrays, size
+from gpusim_rl.cluster.packing import Arrays
 
 FOREIGN = ("columns", "life", "twice", "version")  # refusals of packets that have no account
 
@@ -26,11 +26,6 @@ class Packet:
     idle: float  # that the actor waited before [s]
     steps: int  # control steps of all its worlds
     body: Arrays  # of `pack`
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all its arrays."""
-        return size([self.sums, self.worst, self.body])
 
 
 def digest(text: str) -> str:

@@ -15,7 +15,7 @@ from gpusim_rl.cluster.actor import Actor, identity
 from gpusim_rl.cluster.engine import Engine, Handle, ProcessLost
 from gpusim_rl.cluster.evaluator import Evaluator
 from gpusim_rl.cluster.ledger import Ledger, Packet, digest
-from gpusim_rl.cluster.packing import Arrays, host, shaped, tensor, unpack
+from gpusim_rl.cluster.packing import Arrays, host, shaped, size, tensor, unpack
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import PeerLost
 from gpusim_rl.core.errors import warn
@@ -269,7 +269,7 @@ class RemoteSource:
         slot = self.slots[packet.actor]
         slot.seconds, slot.idle, slot.deaths = packet.seconds, packet.idle, 0
         spent, env = self.spent, self.env
-        spent.bytes += packet.nbytes
+        spent.bytes += size([packet.sums, packet.worst, packet.body])
         spent.steps += packet.steps
         spent.lags.append(self.version - packet.version)
         sums, totals = tensor(packet.sums).to(env.device), env.statistics.totals

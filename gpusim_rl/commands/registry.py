@@ -93,15 +93,13 @@ def promote(
     """Point an alias at a version; its row.
 
     For `released` the gate judges the file, unless it did so here with the same settings.
+    RefusedError if the gate or a comparison speaks against it, ValueError if there is no such
+    version, or it may not be released.
 
     Args:
         better_than, not_worse_than: a version that an A/B comparison has to prove it against.
         words: settings, such as "gate.robots=64" and "ab.margin=0.01".
         say: takes a line on what is done.
-
-    Raises:
-        RefusedError: the gate or the comparison speaks against it.
-        ValueError: there is no such version, or it may not be released.
     """
     registry, evidence = Registry(folder), {}
     row, path = registry.version(name, version), registry.path(name, version)

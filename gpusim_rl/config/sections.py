@@ -126,17 +126,7 @@ class LogSection:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSection:
-    """The section `cluster`: processes that step the worlds, on this machine or on others.
-
-    Args:
-        name: none or ray.
-        actors: processes with worlds.
-        sync: collect in step with the learner: bit for bit as one process.
-        max_lag: else, updates that a policy may be behind the one that learns from its steps.
-        device: of the actors, as `Config.device` is the learner's.
-        address: host:port of a Ray that runs; None starts one on this machine alone.
-        labels: label → its value, which Ray must know of each machine that has actors.
-    """
+    """The section `cluster`, of conf/cluster/none.yaml: processes that step the worlds."""
 
     name: str = word("none", "ray")
     actors: int = number(Range(1, 4096, whole=True))
@@ -184,8 +174,7 @@ class RobotSection:
 class Config:
     """The configuration of a training; conf/config.yaml says what each key means.
 
-    Raises:
-        ValueError: names the first key that is missing or holds what it may not.
+    ValueError names the first key that is missing or holds what it may not.
     """
 
     seed: int = number(SEED)

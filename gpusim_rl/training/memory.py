@@ -78,14 +78,7 @@ def make_on_device(
     section that does not fit in memory becomes the most that do. Of several processes none takes
     fewer: they would have to agree first.
 
-    Args:
-        cfg: of `configure`.
-        group: the processes that share the worlds.
-        make: makes the iteration.
-
-    Raises:
-        ValueError: it cannot be built.
-        OutOfMemory: the number of worlds is a user's, or no world fits.
+    ValueError if it cannot be built, OutOfMemory if the number of worlds is a user's or none fits.
     """
     recipe, make = cfg.recipe, make or make_iteration
     cfg, chosen = choose_device_overrides(cfg)

@@ -55,10 +55,7 @@ class Sink:
 class OptionalSink(Sink):
     """A sink that must not fail a training: its first error is one line, and it is off afterwards.
 
-    Args:
-        name: what the line calls it.
-        to: the sink.
-        metrics: the public names of what a row holds.
+    name: what the line calls it; metrics: the public names of what a row holds.
     """
 
     def __init__(self, name: str, to: Sink, metrics: Iterable[Metric] = ()):
@@ -348,7 +345,6 @@ def sink(
     """The sink of log=name. `auto` is W&B where a login exists, else nothing.
 
     Args:
-        path, config: of the run: its directory and its whole configuration.
         done: iterations of a run that is continued.
         metrics: the public names of what a row holds.
     """
