@@ -96,9 +96,6 @@ class SimSection:
     conditional: bool | None = None
     deterministic: bool | None = None
 
-    def __post_init__(self) -> None:
-        check(self, "sim")
-
 
 @dataclass(frozen=True, kw_only=True)
 class LogSection:
@@ -231,6 +228,7 @@ class Config:
         curriculum.check_plan(plain["curriculum"], plain)
         plain = curriculum.config_at(plain["curriculum"], plain)
         ranges.check(plain["terrain"], "terrain")
+        ranges.check(plain["sim"], "sim", limits(SimSection, "sim"))
         made = {
             "task": TaskSection.of(plain["task"]),
             "algo": ModelSection.of("algo", plain["algo"], plain.get("algo_code")),
