@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusim_rl.core import errors
+from gpusim_rl.core.arguments import show_usage
 from gpusim_rl.core.files import digest
 from gpusim_rl.serve.registry import RELEASED, SHORT, Registry, Row, Verb, read_exported
 
@@ -312,8 +313,7 @@ def parse(words: list[str]) -> tuple[str, Arguments, str, str]:
         else:
             raise ValueError(f"{word}: {name} takes the keys {', '.join(allowed)}, each once")
     most = len(verb.words)
-    if not most - verb.optional <= len(plain) <= most:
-        least = most - verb.optional
+    if not (least := most - verb.optional) <= len(plain) <= most:
         raise ValueError(f"{name} takes {least} to {most} words, not {len(plain)}: see --help")
     folder, form = keys.pop("registry", "registry"), keys.pop("format", "text")
     if form not in ("text", "json"):
@@ -358,9 +358,7 @@ def event_line(row: Row) -> str:
 def main() -> None:
     """Check the words, do what they say, and print it."""
     words = sys.argv[1:]
-    if not words or {"-h", "--help"} & {*words}:
-        print(__doc__)
-        raise SystemExit(0 if words else 2)
+    show_usage(words, __doc__)
     with errors.one_line_errors():
         verb, arguments, folder, form = parse(words)
         try:
