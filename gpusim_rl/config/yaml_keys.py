@@ -44,7 +44,7 @@ def source(node: yaml.Node) -> str:
     if isinstance(node, yaml.SequenceNode) and not node.flow_style:
         return f"[{', '.join(map(source, node.value))}]"
     start, end = node.start_mark, node.end_mark
-    text = start.buffer[start.pointer : end.pointer]
+    text = str(start.buffer)[start.pointer : end.pointer]
     return " ".join(filter(None, (re.sub(r"\s#.*", "", x).strip() for x in text.split("\n"))))
 
 
