@@ -339,7 +339,6 @@ def as_text(verb: str, arguments: Arguments, result: Any) -> str:
 
 
 def version_line(row: Row) -> str:
-    """A version in a line."""
     aliases, verdict = ",".join(row["aliases"]) or "-", row["verdict"] or "unjudged"
     verdict += ",changed" * row["changed"]  # other limits or scenarios than usual
     removed = " (file removed)" if row["removed"] else ""

@@ -94,7 +94,6 @@ def answer(name: str, argv: list[str]) -> None:
 
 
 def is_multirun(argv: list[str]) -> bool:
-    """Whether a command line has the option of a multirun."""
     return not {*MULTIRUN}.isdisjoint(argv)
 
 

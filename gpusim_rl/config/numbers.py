@@ -44,7 +44,6 @@ def ranges_of(name: str, cfg: Plain, code: str | None) -> dict[str, Range]:
 
 
 def text_of(value: object) -> str:
-    """A default in a few characters."""
     text = "null" if value is None else str(value)
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
 

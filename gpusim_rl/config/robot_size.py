@@ -128,7 +128,6 @@ def timestep(dt: float, default: float, factor: float) -> float:
 
 
 def three_digits(value: float) -> float:
-    """A number with three significant digits."""
     return float(f"{value:.3g}")
 
 

@@ -42,7 +42,6 @@ class UserSource(FileConfigSource):
         return config_path in ("", *searched()) and super().is_group(config_path)
 
     def is_config(self, config_path: str) -> bool:
-        """Whether a path names a file of a group."""
         group, _, name = config_path.partition("/")
         return group in searched() and "/" not in name and super().is_config(config_path)
 
@@ -119,7 +118,6 @@ def check_without_code(values: Plain, flat: Plain) -> None:
 
 
 def nested_keys(tree: Plain | list[object]) -> Iterator[object]:
-    """All keys of nested dictionaries and lists."""
     if isinstance(tree, dict):
         yield from tree
     for value in tree.values() if isinstance(tree, dict) else tree:

@@ -52,7 +52,6 @@ class Demonstrations:
 
     @property
     def episodes(self) -> int:
-        """How many episodes there are."""
         return int(self.ended.sum())  # of a file, outside an iteration
 
     def first(self, episodes: int) -> "Demonstrations":

@@ -204,14 +204,12 @@ class Run:
         return read_config(self.path / "config.yaml")
 
     def rollbacks(self) -> int:
-        """How often the training was rolled back."""
         try:
             return max(0, min(int(read_text(self.path / "rollbacks.json")), 1000))
         except (OSError, ValueError):
             return 0
 
     def json(self, name: str, value: object) -> None:
-        """Write a JSON file of the run."""
         write_whole(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
 
     def keep_scores(self, iterations: int) -> None:

@@ -208,6 +208,5 @@ def iterations(folder: Path, suffix: str = "safetensors") -> list[int]:
 
 
 def remove(file: Path) -> None:
-    """Remove a file, if it is there."""
     if file.is_file():
         file.unlink()

@@ -210,13 +210,11 @@ class Training:
         return row, success if pending.over else None
 
     def is_due(self, i: int) -> bool:
-        """Whether i's policy is to be evaluated."""
         needed = self.iteration.schedule.needs_evaluation
         due = (needed or self.cfg.stop_at) and not i % self.cfg.eval_every
         return bool(due and self.group.broadcast(needed or self.progress.may_reach(i)))
 
     def begin_evaluation(self, i: int) -> None:
-        """Begin the evaluation of i's policy."""
         iteration, rank = self.iteration, self.group.rank
         over = iteration.schedule.is_over(iteration.env.success.item())  # outside the iteration
         read = iteration.begin_evaluation(self.evaluate) if rank == 0 else lambda wait: None

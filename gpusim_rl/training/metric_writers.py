@@ -283,7 +283,6 @@ class MLflow(Sink):
         return ConnectionError(f"{self.uri} does not take the run: {reason(error)[:200]}")
 
     def send(self) -> None:
-        """Send the numbers that wait."""
         while batch := self.metrics[:MOST_METRICS]:
             self.client.log_batch(self.id, metrics=batch)
             del self.metrics[: len(batch)]

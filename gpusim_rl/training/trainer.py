@@ -145,7 +145,6 @@ class Trainer:
                 self.close(failed)
 
     def log(self, row: Row) -> None:
-        """Give a row of metrics to all that take one."""
         for take in self.after_row:
             take(row)
 
