@@ -217,7 +217,7 @@ def make_task(name: str = "quadruped", kind: type[Task] | None = None, **setting
     values = {k: v for k, v in numbers(name).items() if k not in ("name", "weights", "noise")}
     values |= {"actuator": make_actuator(), "training": "exact"} | settings
     values["randomise"] = with_ranges(values["randomise"])
-    values |= terrain_arguments(kind, make_config(f"task={name}"))
+    values |= terrain_arguments(kind, make_config(f"task={name}").terrain, name)
     return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.assembly.joining import find_mirrors
@@ -37,36 +37,14 @@ from gpusim_rl.runs.run import Run
 Maker = Callable[..., Iteration]  # (configuration, num_envs=…)
 
 
-def clone_of(cfg: Config, env: Env, make: Maker) -> Callable[[Any, Spec], Any]:
-    """What makes a learner one that begins with demos=: as a clone, or with them in its ring.
-
-    Args:
-        cfg: of the training, whose worlds are `env`.
-        make: makes the iteration of a run that is played.
-
-    Raises:
-        ValueError: the demonstrations do not fit the Env.
-    """
-    demos = fitting_demos(cfg, "demos", str(cfg.demos), env, make, cfg.cloning.episodes)
-
-    def begin(learner: Any, spec: Spec) -> Any:
-        if not hasattr(learner, "begin_ring"):
-            return Cloning(learner, demos, cfg.cloning, spec)
-        learner.demos = demos
-        return learner
-
-    return begin
-
-
 def fitting_demos(
     cfg: Config, key: str, name: str, env: Env, make: Maker, episodes: int | None = None
 ) -> Demonstrations:
-    """Demonstrations for an Env, on its device: of a file, or of a run.
+    """Demonstrations for an Env, on its device: of a file, or of a run that `make` lets play.
 
     Args:
-        cfg: of the training; key: that names them, with the value `name`.
-        make: makes the iteration of a run that is played.
-        episodes: how many, the first ones; None: all of a file, and `RUN_EPISODES` of a run.
+        key: of the configuration, with the value `name`.
+        episodes: the first ones; None: all of a file, and `RUN_EPISODES` of a run.
 
     Raises:
         ValueError: they cannot be read, do not fit the Env, or are fewer.
@@ -87,27 +65,30 @@ def record_of(
 
     ValueError if the run cannot be played, or if its code may not be imported.
     """
-    run = Run.open(Path(name))
-    config = resume.load_config(run, {group: getattr(cfg, f"{group}_code") for group in CODE})
-    path = Path()
-    if group.rank == 0:
-        _, _, path = run.checkpoints.restore(errors.warn)
-    path = group.broadcast(path)  # one choice for all, while that run goes on
-    state, _ = load(path)
+    codes = {group: getattr(cfg, f"{group}_code") for group in CODE}
+    config = resume.load_config(Run.open(Path(name)), codes)
+    state, _, path = load_last(Path(name), group)
     iteration = make(for_playing(config), num_envs=1)
     iteration.policy.load(state, str(path))
     return record_run(config, iteration, episodes)
 
 
+def load_last(path: Path, group: ProcessGroup) -> tuple[dict[str, Tensor], dict[str, str], Path]:
+    """Tensors, metadata and path of a checkpoint, or of a run's last one that is whole.
+
+    It is one choice for all processes, while that run goes on. OSError or ValueError if there is
+    none.
+    """
+    if group.rank == 0 and not path.is_file():
+        _, _, path = Run.open(path).checkpoints.restore(errors.warn)
+    path = group.broadcast(path)
+    return *load(path), path
+
+
 def for_playing(config: Config) -> Config:
     """The configuration of a run for one world on the CPU, in which nothing is learned."""
-    on_cpu: dict[str, Any] = {
-        "sim": {"name": "native", "threads": 1},
-        "device": "cpu",
-        "threads": 1,
-        "demos": None,
-        "reward": {"name": "none"},
-    }
+    on_cpu: dict[str, Any] = {"device": "cpu", "threads": 1, "demos": None}
+    on_cpu |= {"sim": {"name": "native", "threads": 1}, "reward": {"name": "none"}}
     plan = {key: x for key, x in (config.curriculum or {}).items() if key[:7] != "reward."}
     on_cpu |= {"curriculum": plan or None}
     if config.algo_code is None:  # it is not trained here; an own algorithm may need its numbers
@@ -128,24 +109,19 @@ def record_run(
 
 def demonstration_env(config: Config, task: Task, episodes: int, seed: int) -> Env:
     """The worlds of an evaluation of a run, for as many episodes."""
-    options: dict[str, Any] = dict(weights=config.task.weights, noise=config.task.noise, seed=seed)
-    return evaluation_env(task, episodes, **options)
+    return evaluation_env(
+        task, episodes, weights=config.task.weights, noise=config.task.noise, seed=seed
+    )
 
 
 # Why: docs/decisions/teachers.md
 def load_teacher(cfg: Config, env: Env, spec: Spec) -> Any:
     """The actor of teacher=, a run or a checkpoint, for the unhidden terms of an Env.
 
-    These are the first columns of what the critic observes. No code of the run is imported.
-
-    Raises:
-        OSError, ValueError: there is none, or it is of another task or observes something else.
+    These are the first columns of what the critic observes. No code of the run is imported. OSError
+    or ValueError if there is none, or it is of another task or observes something else.
     """
-    file = Path(str(cfg.teacher))
-    if spec.group.rank == 0 and not file.is_file():
-        _, _, file = Run.open(file).checkpoints.restore(errors.warn)
-    file = spec.group.broadcast(file)  # one choice for all, while that run goes on
-    state, metadata = load(file)
+    state, metadata, file = load_last(Path(str(cfg.teacher)), spec.group)
     name, settings = teacher_settings(cfg, metadata, file)
     kind = getattr(import_module(f"gpusim_rl.algorithms.{name}.{name}"), LEARNERS[name])
     dims, n = (sum(env.term_widths.values()), *spec.dims[1:]), settings.get("num_minibatches", 1)
@@ -170,8 +146,7 @@ def teacher_settings(
 ) -> tuple[str, dict[str, Any]]:
     """The algorithm of a teacher's checkpoint, and its numbers.
 
-    Raises:
-        ValueError: it is of another task or no algorithm of ours, or does not see each term once.
+    ValueError if it is of another task or no algorithm of ours, or does not see each term once.
     """
     trained = resume.read_trained(metadata, file)
     try:

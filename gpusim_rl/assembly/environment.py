@@ -38,7 +38,7 @@ def make_task(cfg: Config, device: str) -> Task:
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in cfg.task.numbers.items()}
     kind = load_task(name, code)
     numbers["mjcf"] = find_own_mjcf(cfg.task.numbers["mjcf"], code)
-    numbers |= robot_arguments(kind, cfg.robot) | terrain_arguments(kind, cfg)
+    numbers |= robot_arguments(kind, cfg.robot) | terrain_arguments(kind, cfg.terrain, name)
     numbers |= {"actuator": cfg.robot.actuator, "device": device}
     return make(kind, numbers, "task", f"task/{name}")
 
@@ -46,8 +46,7 @@ def make_task(cfg: Config, device: str) -> Task:
 def robot_arguments(kind: type[Task], robot: RobotSection) -> Plain:
     """The arguments of a task that come from robot=: none, or a model and what is known of it.
 
-    Raises:
-        ValueError: a key does not apply, in one line.
+    ValueError in one line if a key does not apply.
     """
     keys = [key for key, x in robot.values.items() if x is not None and key != "collide"]
     if keys and not kind.takes_robot:
@@ -68,28 +67,23 @@ def robot_arguments(kind: type[Task], robot: RobotSection) -> Plain:
     )
 
 
-def terrain_arguments(kind: type[Task], cfg: Config) -> Plain:
+def terrain_arguments(kind: type[Task], section: Plain, task: str) -> Plain:
     """The arguments of a task that come from terrain=; ValueError if it is for other tasks."""
-    section = cfg.terrain
     if kind.takes_terrain == (section["name"] != "flat"):
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items()}
         values.pop("name")
         return {"terrain": values} if kind.takes_terrain else {}
     remedy = "terrain=rough" if kind.takes_terrain else "terrain=flat, or task=quadruped_rough"
-    name = section["name"]
-    raise ValueError(f"terrain={name} does not fit task={cfg.task.name}: choose {remedy}")
+    raise ValueError(f"terrain={section['name']} does not fit task={task}: choose {remedy}")
 
 
-def check_worlds(task: Task, cfg: Config, worlds: int, device: torch.device) -> None:
-    """Check, before anything is built, that the worlds and the record of an evaluation fit.
+def check_worlds(task: Task, worlds: int, episodes: int, device: torch.device) -> None:
+    """OutOfMemory, before anything is built, if the worlds or an evaluation do not fit.
 
     It is a lower bound, so that the system ends no hopeless training by force: `plan=true` measures
     what a training takes. A record of samples is checked when its columns are there.
-
-    Raises:
-        OutOfMemory: they do not.
     """
-    m, episodes = task.mjm, cfg.episodes
+    m = task.mjm
     state = mujoco.mj_stateSize(m, mujoco.mjtState.mjSTATE_INTEGRATION)
     actuator_fields = dict.fromkeys(GAINS, m.nu) | {DELAY: 1}
     fields = sum(actuator_fields.get(x) or attrgetter(x)(m).size for x in task.fields)
@@ -118,19 +112,17 @@ def build_env(
         first: global id of the first world; that of the process in its group unless given.
         life: how often these worlds were begun before.
         changeable: keys of numbers that somebody else than the schedule writes.
-
-    Raises:
-        ValueError: there are too many worlds, or the model does not fit the task.
+    ValueError if there are too many worlds, or the model does not fit the task.
     """
     sim_name, device = choose(cfg.sim.name, cfg.device)
     if worlds % group.size:
         raise ValueError(f"num_envs={worlds} does not divide into {group.size} ranks")
     device, worlds = group.join(device), worlds // group.size
-    with methods_named(), model_must_fit(cfg):
+    with methods_named(), model_must_fit(cfg.task, cfg.task_code):
         task = make_task(cfg, device)
-    check_worlds(task, cfg, worlds, torch.device(device))
+    check_worlds(task, worlds, cfg.episodes, torch.device(device))
     sim = make_sim(cfg, task, sim_name, worlds, device)
-    with methods_named(), model_must_fit(cfg):
+    with methods_named(), model_must_fit(cfg.task, cfg.task_code):
         if schedule:
             schedule.set_first_values(task)
         for key in changeable:
@@ -158,12 +150,5 @@ def make_sim(cfg: Config, task: Task, name: str, worlds: int, device: str) -> Si
     options = {key: getattr(cfg.sim, key) for key in OPTIONS[name]}
     if name == "warp":
         options["graph"] = cfg.graph != "off"
-    return make_actuated(
-        name,
-        task.physics,
-        worlds,
-        device=device,
-        fields=task.fields,
-        actuator=task.actuator,
-        **options,
-    )
+    options |= {"device": device, "fields": task.fields, "actuator": task.actuator}
+    return make_actuated(name, task.physics, worlds, **options)

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.assembly.earlier_runs import clone_of, fitting_demos, load_teacher
+from gpusim_rl.assembly.earlier_runs import fitting_demos, load_teacher
 from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.assembly.joining import join
 from gpusim_rl.assembly.learners import REWARDS, load_learner
@@ -35,13 +35,10 @@ def make_iteration(
             `Iteration.numbers` beside those of the curriculum, for somebody else to write.
         first, life: of the worlds, as `build_env` has them.
     """
-    worlds = num_envs or cfg.num_envs
-    schedule = Curriculum(cfg.curriculum)
+    worlds, schedule = num_envs or cfg.num_envs, Curriculum(cfg.curriculum)
+    more = {"group": group, "changeable": changeable, "first": first, "life": life}
     with out_of_memory_named(worlds), torch_threads(cfg.threads):
-        env = build_env(
-            cfg, worlds, schedule, group=group, changeable=changeable, first=first, life=life
-        )
-        return join_learner(cfg, env, schedule=schedule, changeable=changeable)
+        return join_learner(cfg, build_env(cfg, worlds, schedule, **more), changeable=changeable)
 
 
 def join_learner(cfg: Config, env: Env, **more: Any) -> Iteration:
@@ -49,11 +46,14 @@ def join_learner(cfg: Config, env: Env, **more: Any) -> Iteration:
 
     more: arguments of `join`, instead of what the configuration says.
     """
-    kind, module = load_learner(cfg)
+    kind, module = load_learner(cfg.algo.name, cfg.algo_code)
     options = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
-    options |= {"wrap": clone_of(cfg, env, make_iteration)} if cfg.demos else {}
+    if cfg.demos:
+        episodes = cfg.cloning.episodes
+        demos = fitting_demos(cfg, "demos", cfg.demos, env, make_iteration, episodes)
+        options["demos"] = demos, cfg.cloning
     options |= {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
-    options |= {"reward": load_reward(cfg, env)}
+    options |= {"reward": load_reward(cfg, env), "schedule": Curriculum(cfg.curriculum)}
     if cfg.teacher:
         options["make_teacher"] = partial(load_teacher, cfg, env)
     return join(env, kind, cfg.algo.settings, **options | more)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import RewardModel, Source, Spec
@@ -21,6 +22,10 @@ from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
+from gpusim_rl.runs.demonstrations import Demonstrations
+
+# what a learner of the user's own may lack
+OF_LEARNERS = ("policy", "columns", "length", "rates", "metrics", "update", "measures", "tensors")
 
 
 def join(
@@ -38,12 +43,14 @@ def join(
     make_source: Callable[..., Source] | None = None,
     make_rewards: Callable[[Spec], Sequence[RewardModel]] | None = None,
     make_teacher: Callable[[Spec], Any] | None = None,
-    wrap: Callable[[Any, Spec], Any] = lambda learner, spec: learner,
+    demos: tuple[Demonstrations, Any] | None = None,
     num_envs: int | None = None,
     older_policy: bool = False,
     kind_of_iteration: type[Iteration] = Iteration,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
+
+    ValueError if a number is wrong, or cannot change.
 
     Args:
         kind: the class of the learner; settings: its `Settings`, or its numbers by name.
@@ -54,12 +61,9 @@ def join(
         make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
         make_rewards: spec → reward models, which add to the reward before the update.
         make_teacher: spec → the actor that the learner imitates.
-        wrap: (learner, spec) → the learner that takes its place.
+        demos: with which the learner begins, as a clone or in its ring; and how to clone.
         num_envs: worlds of this process's record, if others than `env` are stepped.
         older_policy: steps may be of an older policy than the one that learns.
-
-    Raises:
-        ValueError: a number is wrong, or cannot change.
     """
     schedule = schedule or Curriculum()
     schedule.prepare(env.success)
@@ -68,17 +72,11 @@ def join(
     changing = changing_settings("algo", kind, settings, allowed, schedule, keys, env)
     model, numbers, shown = reward or (None, None, {})
     paid = changing_settings("reward", model, numbers or {}, {}, schedule, keys, env)
-    spec = make_spec(env, num_steps, graph, threads, num_envs)
-    spec = replace(spec, older_policy=older_policy)
+    spec = replace(make_spec(env, num_steps, graph, threads, num_envs), older_policy=older_policy)
     if make_teacher:
         spec = replace(spec, teacher=make_teacher(spec))
-    learner = (
-        kind(spec, **settings | changing)
-        if isinstance(settings, dict)
-        else kind(spec, replace(settings, **changing))
-    )
-    check_learner(learner)
-    learner = wrap(learner, spec)
+    settings = settings | changing if isinstance(settings, dict) else replace(settings, **changing)
+    learner = make_learner(kind, spec, settings, demos)
     rewards = [*make_rewards(spec)] if make_rewards else []
     rewards += [model(spec, replace(numbers, **paid), **shown)] if model and numbers else []
     ring = learner.length != num_steps
@@ -105,15 +103,27 @@ def join(
     return kind_of_iteration(env, source, learner, spec, **more)
 
 
+def make_learner(
+    kind: Any, spec: Spec, settings: Any, demos: tuple[Demonstrations, Any] | None
+) -> Any:
+    """A learner with its demonstrations; ValueError names what one of the user's own lacks."""
+    learner = kind(spec, **settings) if isinstance(settings, dict) else kind(spec, settings)
+    missing = [name for name in OF_LEARNERS if not hasattr(learner, name)]
+    if missing:
+        raise ValueError(f"the learner {type(learner).__name__} lacks {', '.join(missing)}")
+    if demos and not hasattr(learner, "begin_ring"):
+        return Cloning(learner, *demos, spec)
+    if demos:
+        learner.demos, _ = demos
+    return learner
+
+
 def make_record(env: Env, learner: Any, rewards: list[Any], worlds: int, known: bool) -> Record:
     """The record that a learner and reward models learn from, of zeros.
 
-    Args:
-        worlds: of the record.
-        known: its columns are those of a control step. A source of the user's own gives others.
+    ValueError if no control step gives a column, OutOfMemory if there is no room.
 
-    Raises:
-        ValueError: no control step gives a column. OutOfMemory: there is no room.
+    known: its columns are those of a control step. A source of the user's own gives others.
     """
     columns = dict(learner.columns)
     for model in rewards:
@@ -123,14 +133,6 @@ def make_record(env: Env, learner: Any, rewards: list[Any], worlds: int, known: 
     what = f"num_envs={worlds} × a record of {learner.length} steps"
     check_free(what, learner.length * worlds * row_bytes(columns), env.device)
     return Record.zeros(columns, learner.length, worlds, device=env.device)
-
-
-def check_learner(learner: Any) -> None:
-    """ValueError that names what a learner of the user's own lacks."""
-    needs = ("policy", "columns", "length", "rates", "metrics", "update", "measures", "tensors")
-    missing = [name for name in needs if not hasattr(learner, name)]
-    if missing:
-        raise ValueError(f"the learner {type(learner).__name__} lacks {', '.join(missing)}")
 
 
 def make_spec(
@@ -161,10 +163,8 @@ def make_spec(
 def check_settings(kind: Any, settings: Any) -> tuple[Any, dict[str, Range]]:
     """The settings that a learner takes, and key → what each of its numbers may be.
 
-    Numbers by name, which are those of an algorithm of the user's own, are checked here.
-
-    Raises:
-        ValueError: one is missing, unknown or out of its range.
+    Numbers by name, which are those of an algorithm of the user's own, are checked here: ValueError
+    if one is missing, unknown or out of its range.
     """
     allowed = {f"algo.{key}": entry for key, entry in getattr(kind, "ranges", {}).items()}
     if isinstance(settings, dict):
@@ -189,10 +189,9 @@ def changing_settings(
 ) -> dict[str, Tensor]:
     """The first values of those settings that keys name, each a tensor ().
 
-    section: algo, whose settings are a learner's, or reward, whose are a reward model's.
+    ValueError if a number cannot change, or begins out of its range.
 
-    Raises:
-        ValueError: a number cannot change, or begins out of its range.
+    section: algo, whose settings are a learner's, or reward, whose are a reward model's.
     """
     now = settings if isinstance(settings, dict) else vars(settings)
     start = f"{section}."

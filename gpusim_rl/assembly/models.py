@@ -9,7 +9,7 @@ from safetensors.torch import save as to_bytes
 
 from gpusim_rl.assembly.learners import ACTOR
 from gpusim_rl.config import compose, robot_size, validate
-from gpusim_rl.config.sections import Config
+from gpusim_rl.config.sections import Config, TaskSection
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.load_task import load_task
@@ -21,12 +21,12 @@ from gpusim_rl.sim.actuator_models import LARGEST_NETWORK_BYTES
 
 
 @contextmanager
-def model_must_fit(cfg: Config):
+def model_must_fit(task: TaskSection, code: str | None):
     """Turn the errors of a user's model that lacks what the task needs into a ValueError."""
     try:
         yield
     except (KeyError, IndexError, RuntimeError) as error:
-        name, mjcf, code = cfg.task.name, cfg.task.numbers["mjcf"], cfg.task_code
+        name, mjcf = task.name, task.numbers["mjcf"]
         usual = compose.build("config", [f"task={name}"], builtin=code is None)["task"]["mjcf"]
         if mjcf == usual:
             raise
@@ -43,8 +43,8 @@ def model_names(mjcf: str, task_code: str | None) -> set[str]:
     return names | ({"a keyframe"} if spec.keys else set())
 
 
-def keep_models(cfg: Config, folder: Path, teacher: Any = None) -> Config:
-    """Copy the user's models into folder/model. Returns the configuration that names the copies.
+def keep_models(cfg: Config, folder: Path, teacher: Any = None) -> dict[str, str]:
+    """Copy the user's models into folder/model. Returns key → its copy.
 
     teacher: the actor of teacher=, which is copied as a checkpoint of its own.
     """
@@ -69,7 +69,7 @@ def keep_models(cfg: Config, folder: Path, teacher: Any = None) -> Config:
         copy.parent.mkdir(exist_ok=True)
         state = {ACTOR + name: x.contiguous() for name, x in teacher.state_dict().items()}
         write_whole(copy, to_bytes(state, teacher.metadata))
-    return cfg.replace(copies) if copies else cfg
+    return copies
 
 
 def make_picture_model(cfg: Config) -> mujoco.MjModel | None:

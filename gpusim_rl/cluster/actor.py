@@ -26,10 +26,9 @@ def identity(cfg: Config) -> dict[str, str]:
 
 
 class Actor:
-    """Some of the worlds of a training.
+    """Some of the worlds of a training, whose configuration is `plain`.
 
     Args:
-        plain: the configuration of the training.
         policy: a copy of the learner's; columns: that the learner wants of each step.
         actor: its number; life: how often it was begun before.
         first, count: its worlds, by their global ids.
@@ -51,8 +50,7 @@ class Actor:
         again: int,
     ):
         torch.set_num_threads(1)
-        cfg = Config.of(plain)
-        self.cfg = cfg = cfg.replace({"device": cfg.cluster.device})
+        self.cfg = cfg = Config.of(plain | {"device": plain["cluster"]["device"]})
         self.actor, self.life, self.sequence = actor, life, 0
         schedule = Curriculum(cfg.curriculum)
         self.env = env = build_env(cfg, count, schedule, first=first, life=again)
@@ -104,10 +102,8 @@ class Actor:
 
     def load(self, state: Arrays) -> None:
         """Continue exactly from what `state` gave. In place."""
-        collector_tensors = self.collector.tensors()
-        for name, (x, _) in collector_tensors.items():
+        own = self.collector.tensors()
+        for name, (x, _) in own.items():
             x.copy_(tensor(state[name]))
-        self.env.load(
-            {name: tensor(x) for name, x in state.items() if name not in collector_tensors}
-        )
+        self.env.load({name: tensor(x) for name, x in state.items() if name not in own})
         self.env.statistics.totals.zero_()  # the learner has them

@@ -70,15 +70,14 @@ class Process:
 class Engine:
     """Processes on this machine, or on those of a Ray that runs already.
 
+    ValueError if Ray cannot be started or reached, asks for no token, or would listen on all
+    interfaces.
+
     Args:
         actors: how many processes there will be at once.
         address: `host:port` of a Ray that runs; None starts one, for this program alone. If the
             program has one already, it is shared.
         labels: of the machines that may have actors.
-
-    Raises:
-        ValueError: Ray cannot be started or reached, asks for no token, or would listen on all
-            interfaces.
     """
 
     def __init__(self, actors: int, address: str | None, labels: dict[str, str] | None = None):
@@ -147,21 +146,17 @@ class Engine:
         return self.ray.put(value)
 
     def ready(self, references: list[Handle], wait: bool = True) -> list[Handle]:
-        """Those references whose values are there, or whose processes have ended.
-
-        wait: for the first one.
-        """
+        """Those references whose values are there, or whose processes have ended; with `wait` at
+        least one."""
         if wait:
             self.ray.wait(references, fetch_local=False)
         count = len(references)
         return self.ray.wait(references, num_returns=count, timeout=0, fetch_local=False)[0]
 
     def get(self, reference: Handle) -> Any:
-        """The value of a reference.
+        """The value of a reference, or the ValueError or OSError that was raised there.
 
-        Raises:
-            ProcessLost: the process has ended, or its machine.
-            ValueError, OSError: what it was asked raised so.
+        ProcessLost if the process has ended, or its machine.
         """
         errors = self.ray.exceptions
         try:

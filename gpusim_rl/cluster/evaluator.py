@@ -15,17 +15,16 @@ from gpusim_rl.envs.curriculum import Curriculum
 class Evaluator:
     """What an evaluation needs of an iteration: a policy, an Env and a schedule, on the CPU.
 
-    Args:
-        plain: the configuration of the training; policy: a copy of the learner's.
+    `plain` is the configuration of the training, and the policy a copy of the learner's.
     """
 
     cores = 0  # of Ray's: it begins even where the actors have all of them
 
     def __init__(self, plain: dict[str, Any], policy: Any):
         torch.set_num_threads(1)
-        self.cfg, self.policy = Config.of(plain), policy
+        self.cfg, self.policy = Config.of(plain | {"device": "cpu"}), policy
         self.schedule = Curriculum(self.cfg.curriculum)
-        self.env = build_env(self.cfg.replace({"device": "cpu"}), 1, self.schedule)
+        self.env = build_env(self.cfg, 1, self.schedule)
 
     def identity(self) -> dict[str, str]:
         """What the learner compares with its own before it takes anything from here."""

@@ -156,19 +156,16 @@ class ClusterIteration(Iteration):
 def make_iteration(cfg: Config, *, group: ProcessGroup = SINGLE) -> Iteration:
     """The learner of a configuration without worlds, and the actors that have them.
 
-    Raises:
-        ValueError: something does not fit, in one line.
+    ValueError in one line if something does not fit.
     """
     if cfg.num_envs % group.size:
         raise ValueError(f"num_envs={cfg.num_envs} does not divide into {group.size} ranks")
-    if hasattr(load_learner(cfg)[1], "make_source"):
+    if hasattr(load_learner(cfg.algo.name, cfg.algo_code)[1], "make_source"):
         raise ValueError(f"cluster=ray: algo={cfg.algo.name} takes its steps from elsewhere")
-    schedule = Curriculum(cfg.curriculum)
     with torch_threads(cfg.threads):
         return join_learner(
             cfg,
-            build_env(cfg, group.size, schedule, group=group),
-            schedule=schedule,
+            build_env(cfg, group.size, Curriculum(cfg.curriculum), group=group),
             graph="off" if cfg.graph == "off" else "parts",
             make_source=partial(make_source, cfg),
             num_envs=cfg.num_envs // group.size,

@@ -6,42 +6,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpusim_rl.cluster.packing import Arrays, size
+from gpusim_rl.cluster.packing import Arrays
 
 FOREIGN = ("columns", "life", "twice", "version")  # refusals of packets that have no account
 
 
 @dataclass(frozen=True)
 class Packet:
-    """The steps of one collection of an actor.
+    """The steps of one collection of an actor."""
 
-    Args:
-        schema: `digest` of the columns, as the actor has them.
-        actor, life: who sends it, and how often that one was begun before.
-        sequence: of the packets of this life, from 0.
-        version: of the policy that acted.
-        sums: (n,) of `Env.report`; worst: the row of the worst step.
-        seconds: that it was collected in; idle: that the actor waited before.
-        steps: control steps of all its worlds.
-        body: of `pack`.
-    """
-
-    schema: str
-    actor: int
-    life: int
-    sequence: int
-    version: int
-    sums: np.ndarray
-    worst: np.ndarray
-    seconds: float
-    idle: float
-    steps: int
-    body: Arrays
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all its arrays."""
-        return size([self.sums, self.worst, self.body])
+    schema: str  # `digest` of the columns, as the actor has them
+    actor: int  # who sends it, and
+    life: int  # how often that one was begun before
+    sequence: int  # of the packets of this life, from 0
+    version: int  # of the policy that acted
+    sums: np.ndarray  # (n,) of `Env.report`
+    worst: np.ndarray  # the row of the worst step
+    seconds: float  # that it was collected in
+    idle: float  # that the actor waited before [s]
+    steps: int  # control steps of all its worlds
+    body: Arrays  # of `pack`
 
 
 def digest(text: str) -> str:
@@ -55,7 +39,6 @@ class Ledger:
     Args:
         schema: of the columns that the learner has.
         max_lag: updates that a policy may be behind the one that learns from its steps.
-        actors: how many.
 
     Attributes:
         lives: of each actor, the life that is now.

@@ -15,7 +15,7 @@ from gpusim_rl.cluster.actor import Actor, identity
 from gpusim_rl.cluster.engine import Engine, Handle, ProcessLost
 from gpusim_rl.cluster.evaluator import Evaluator
 from gpusim_rl.cluster.ledger import Ledger, Packet, digest
-from gpusim_rl.cluster.packing import Arrays, host, shaped, tensor, unpack
+from gpusim_rl.cluster.packing import Arrays, host, shaped, size, tensor, unpack
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import PeerLost
 from gpusim_rl.core.errors import warn
@@ -63,24 +63,19 @@ class ReportSums:
 
 
 class RemoteSource:
-    """Fills a record (T, B, …) with the steps of actors.
+    """Fills a record (T, B, …) with the steps of actors, in which the policy of a learner acts.
 
     With `sync`, each has its share of the worlds of one process, and the record is that of one
     process, bit for bit. Else each packet has B / actors worlds, and a record takes as many packets
-    as there are actors, whoever is first.
+    as there are actors, whoever is first. ValueError if the actors do not fit the learner.
 
     Args:
-        cfg: of the training.
         env: whose statistics take what packets report. It is not stepped.
-        learner: whose policy acts; record: (T, B, …) that it learns from.
 
     Attributes:
         first: global id of the first world of this process.
         version: updates of the policy.
         numbers: key → a live number of the task, which the actors are told.
-
-    Raises:
-        ValueError: the actors do not fit the learner, in one line.
     """
 
     def __init__(self, cfg: Config, env: Env, learner: Learner, record: Record):
@@ -130,12 +125,7 @@ class RemoteSource:
         slot.asked = None
 
     def wait_for(self, actor: int) -> None:
-        """Wait until an actor has begun, and check what it is; one that ends is started again.
-
-        Raises:
-            ValueError: it is of another version or task, at the start of the training.
-            PeerLost: so is one that comes later.
-        """
+        """Wait until an actor has begun, and check what it is; one that ends is started again."""
         slot = self.slots[actor]
         while slot.starting:
             try:
@@ -148,10 +138,8 @@ class RemoteSource:
                 self.replace(actor, reason=error)
 
     def check_identity(self, slot: ActorSlot, metadata: dict[str, str]) -> None:
-        """An error that says in what a process differs from the learner, which ends it.
-
-        It is ValueError, and PeerLost where the training has begun.
-        """
+        """End a process of another version or task than the learner's, with an error that says so:
+        ValueError, and PeerLost where the training has begun."""
         for name, theirs in metadata.items():
             if theirs != (expected := self.identity.get(name)):
                 self.engine.end(slot.process)
@@ -281,7 +269,7 @@ class RemoteSource:
         slot = self.slots[packet.actor]
         slot.seconds, slot.idle, slot.deaths = packet.seconds, packet.idle, 0
         spent, env = self.spent, self.env
-        spent.bytes += packet.nbytes
+        spent.bytes += size([packet.sums, packet.worst, packet.body])
         spent.steps += packet.steps
         spent.lags.append(self.version - packet.version)
         sums, totals = tensor(packet.sums).to(env.device), env.statistics.totals
@@ -330,11 +318,10 @@ class RemoteSource:
 
     def states(self) -> list[Arrays]:
         """The state of the worlds of each actor in sync mode."""
-
-        def ask(slot: ActorSlot) -> Handle:
-            return self.engine.call(slot.process, "state")
-
-        return [x.state or self.insist(i, ask) for i, x in enumerate(self.slots)]
+        return [
+            x.state or self.insist(i, lambda slot: self.engine.call(slot.process, "state"))
+            for i, x in enumerate(self.slots)
+        ]
 
     def load(self, state: dict[str, Tensor], layout: dict[str, bool]) -> None:
         """Continue all worlds from a state of one process. In place.
@@ -363,13 +350,9 @@ class RemoteSource:
 
 # Why: docs/decisions/cluster.md
 class RemoteEvaluator:
-    """Has policies evaluated in another process, one after the other.
+    """Has policies of a source evaluated in another process, one after the other.
 
     The process is started for the first of them. If it ends, the next one repeats what it was at.
-
-    Args:
-        source: whose engine starts it, and whose weights are evaluated.
-        slot: of the process.
     """
 
     def __init__(self, source: RemoteSource, slot: ActorSlot):
@@ -415,8 +398,7 @@ class RemoteEvaluator:
 def shares(worlds: int, actors: int, sync: bool) -> list[tuple[int, int]]:
     """First world and number of worlds of each actor.
 
-    Raises:
-        ValueError: there are too few, or without `sync` they do not divide.
+    ValueError if there are too few, or without `sync` they do not divide.
     """
     if worlds < actors or (not sync and worlds % actors):
         raise ValueError(f"num_envs={worlds} does not divide into cluster.actors={actors}")

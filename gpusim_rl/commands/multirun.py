@@ -45,39 +45,28 @@ COMMON = (  # resources that submitit has on every cluster; the others are Slurm
 
 @dataclass
 class Job:
-    """One training of a multirun.
+    """One training of a multirun."""
 
-    Args:
-        number: among all, from 0.
-        overrides: of its command line.
-        name: of its directory.
-        path: its directory; None until it begins, or if another process of torchrun makes it.
-        failure: why it has not ended well; empty if it has.
-    """
-
-    number: int
-    overrides: list[str]
-    name: str
-    path: Path | None = None
-    failure: str = "not begun"
+    number: int  # among all, from 0
+    overrides: list[str]  # of its command line
+    name: str  # of its directory
+    path: Path | None = None  # until it begins, or if another process of torchrun makes it
+    failure: str = "not begun"  # why it has not ended well; empty if it has
 
 
 class Child(subprocess.Popen[str]):
     """A training in a process of this machine.
 
-    Args:
-        command: its program and words.
-        name: what each of its lines begins with; empty: it has the terminal, with the live table.
+    name: what each of its lines begins with; empty: it has the terminal, with the live table.
     """
 
     def __init__(self, command: list[str], name: str):
         pipe = subprocess.PIPE if name else None
         super().__init__(command, stdout=pipe, stderr=pipe, text=True, errors="replace")
-        streams = (self.stdout, sys.stdout), (self.stderr, sys.stderr)
         self.threads = [
-            Thread(target=copy_lines, args=(source, target, name), daemon=True)
-            for source, target in streams
-            if source
+            Thread(target=copy_lines, args=(*streams, name), daemon=True)
+            for streams in ((self.stdout, sys.stdout), (self.stderr, sys.stderr))
+            if name
         ]
         for thread in self.threads:
             thread.start()
@@ -98,12 +87,7 @@ def copy_lines(source: IO[str], target: IO[str], name: str) -> None:
 
 
 class ClusterJob:
-    """A training that submitit has handed to a cluster.
-
-    Args:
-        job: of submitit.
-        name: of the training.
-    """
+    """A training that submitit has handed to a cluster as its `job`."""
 
     def __init__(self, job: Any, name: str):
         self.job, self.name = job, name
@@ -138,9 +122,8 @@ def run(sweep: Sweep) -> None:
     if several and (sweep.cfg.jobs > 1 or sweep.launcher):
         errors.exit_with_error("torchrun's processes train one policy at a time: leave out jobs=")
     more = [] if exports(sweep.words) else ["export=none"]  # the best one is exported at the end
-    jobs = [
-        Job(i, [*more, *line], run_name(line, sweep.lists)) for i, line in enumerate(sweep.lines)
-    ]
+    lines = enumerate(sweep.lines)
+    jobs = [Job(i, [*more, *line], run_name(line, sweep.lists)) for i, line in lines]
     with errors.one_line_errors():
         home = make_home(sweep) if first else None
         start = on_cluster(sweep, home) if home and sweep.launcher else on_this_machine(sweep)
@@ -170,11 +153,7 @@ def make_home(sweep: Sweep) -> Path:
 def train_all(jobs: list[Job], home: Path | None, places: int, start: Start) -> int:
     """Train until all have ended, or all that had begun after a signal: its number, or 0.
 
-    Args:
-        jobs: in order. One that cannot be started has failed, and the next ones go on.
-        home: see `prepare`.
-        places: how many may run at once.
-        start: starts one.
+    One that cannot be started has failed, and the next ones go on. At most `places` run at once.
     """
     waiting, running = [*jobs], dict[int, tuple[Job, Process]]()
     with Signals(lambda *_: None) as signals:
@@ -206,11 +185,10 @@ def collect(running: dict[int, tuple[Job, Process]]) -> None:
 
 
 def prepare(job: Job, home: Path | None) -> None:
-    """Make the directory of a training, and name it in its words. In place.
+    """Make the directory of a training in `home`, and name it in its words. In place.
 
-    A run that is continued, or has a run_dir, stays where it is. ValueError or OSError in one line.
-
-    home: where; None if another process of torchrun makes it.
+    A run that is continued, or has a run_dir, stays where it is; without `home` another process of
+    torchrun makes it. ValueError or OSError in one line.
     """
     cfg = find_earlier_run(compose_plain("config", job.overrides), named(job.overrides))
     chosen = cfg["resume"] or cfg["run_dir"]

@@ -57,7 +57,6 @@ class Mode(NamedTuple):
     """A mode of play.py.
 
     Args:
-        run: does it.
         keys: that not all modes take, beside those of `outputs`.
         outputs: key → how the name of this file may end.
         not_with: keys of other sources, and the line that refuses one of them.

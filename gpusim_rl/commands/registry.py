@@ -19,13 +19,14 @@ registry=DIR is the directory, by default `registry`. format=json prints JSON.
 Exits with 0, with 1 if a policy is refused by the gate or a comparison, with 2 for a mistake.
 """
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from gpusim_rl.core import errors
+from gpusim_rl.core.arguments import show_usage
+from gpusim_rl.core.files import digest
 from gpusim_rl.serve.registry import RELEASED, SHORT, Registry, Row, Verb, read_exported
 
 Folder = Path | str
@@ -53,18 +54,14 @@ def add(
     parent: Version | None = None,
     note: str = "",
 ) -> Row:
-    """Record an exported file as a version; its row.
+    """Record an exported file as a version of a registry, which is made if need be; its row.
 
     Args:
-        folder: of the registry, which is made if it is not there.
-        name: under which it is recorded; by default the task's.
-        run: the run that exported it; by default the one whose directory holds the file.
+        name: by default the task's.
+        run: that exported it; by default the one whose directory holds the file.
         labels: a file that it was trained with, whose hash is recorded.
         parent: the version of this name that it was trained from.
-
-    Raises:
-        ValueError: the file is damaged, edited, or another program wrote it.
-        OSError: it cannot be read.
+    ValueError if the file is damaged, edited, or another program's; OSError if it cannot be read.
     """
     from gpusim_rl.deploy import exported
     from gpusim_rl.gate.command import verdict_of
@@ -75,7 +72,7 @@ def add(
     registry, name = Registry(folder, create=True), name or str(policy.description["task"])
     lineage = dict(policy.description.get("lineage", {})) | lineage_of(path, run)
     if labels is not None:
-        lineage["labels"] = file_hash(Path(labels))
+        lineage["labels"] = digest(Path(labels))["sha256"]
     if parent is not None:
         lineage["parent"] = registry.version(name, parent)["digest"]
     return registry.add(policy, name, lineage, note)
@@ -96,15 +93,13 @@ def promote(
     """Point an alias at a version; its row.
 
     For `released` the gate judges the file, unless it did so here with the same settings.
+    RefusedError if the gate or a comparison speaks against it, ValueError if there is no such
+    version, or it may not be released.
 
     Args:
         better_than, not_worse_than: a version that an A/B comparison has to prove it against.
         words: settings, such as "gate.robots=64" and "ab.margin=0.01".
         say: takes a line on what is done.
-
-    Raises:
-        RefusedError: the gate or the comparison speaks against it.
-        ValueError: there is no such version, or it may not be released.
     """
     registry, evidence = Registry(folder), {}
     row, path = registry.version(name, version), registry.path(name, version)
@@ -127,7 +122,7 @@ def rollback(folder: Folder, name: str, alias: str, *, why: str = "") -> Row:
 
 
 def history(folder: Folder, name: str, alias: str | None = None) -> list[Row]:
-    """The events of a name or of one alias: action, version, who (`by`), when (`at`) and why."""
+    """The events of a name or of one alias: action, version, who (`by`), when (`at`), and why."""
     return Registry(folder).history(name, alias)
 
 
@@ -185,12 +180,14 @@ def import_version(folder: Folder, file: Folder) -> Row:
     return registry.add(policy, metadata["name"], metadata["lineage"], metadata["note"])
 
 
-def retain(folder: Folder, name: str, count: int) -> list[int]:
+def retain(folder: Folder, name: str, count: int | str) -> list[int]:
     """Remove the files of all but the newest versions; the versions that were removed.
 
     What an alias is, or can be rolled back to, stays.
     """
-    return Registry(folder).retain(name, count)
+    if not str(count).isdecimal():
+        raise ValueError(f"retain {count}: expected how many versions stay")
+    return Registry(folder).retain(name, int(count))
 
 
 def page(folder: Folder, *, port: str = "8090") -> None:
@@ -257,9 +254,9 @@ def compared(registry: Registry, a: Row, b: Row, cfg: Config, say: Callable[[str
 
 def key_of(cfg: Config, *sections: str) -> str:
     """A hash of the seed and of sections of a configuration."""
-    used = {key: cfg[key] for key in ("seed", *sections)}
-    numbers = json.loads(json.dumps(used), parse_int=float)  # 1 and 1.0 are the same
-    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
+    from gpusim_rl.gate.judge import settings_hash
+
+    return settings_hash({key: cfg[key] for key in ("seed", *sections)})
 
 
 def lineage_of(file: Path, run: Folder | None) -> Row:
@@ -271,14 +268,9 @@ def lineage_of(file: Path, run: Folder | None) -> Row:
         return {}
     from gpusim_rl.runs.run import Run
 
-    lineage, saved = {"config": file_hash(folder / "config.yaml")}, Run(folder).checkpoints.saved()
-    return lineage | ({"checkpoint": file_hash(saved[-1])} if saved else {})
-
-
-def file_hash(file: Path) -> str:
-    """SHA-256 of a file."""
-    with open(file, "rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+    saved = Run(folder).checkpoints.saved()
+    files = {"config": folder / "config.yaml"} | ({"checkpoint": saved[-1]} if saved else {})
+    return {name: digest(file)["sha256"] for name, file in files.items()}
 
 
 # -- the command line ------------------------------------------------------------------------------
@@ -320,17 +312,12 @@ def parse(words: list[str]) -> tuple[str, Arguments, str, str]:
         else:
             raise ValueError(f"{word}: {name} takes the keys {', '.join(allowed)}, each once")
     most = len(verb.words)
-    if not most - verb.optional <= len(plain) <= most:
-        least = most - verb.optional
+    if not (least := most - verb.optional) <= len(plain) <= most:
         raise ValueError(f"{name} takes {least} to {most} words, not {len(plain)}: see --help")
     folder, form = keys.pop("registry", "registry"), keys.pop("format", "text")
     if form not in ("text", "json"):
         raise ValueError(f"format={form}: choose one of text, json")
     arguments = dict(zip(verb.words, plain, strict=False)) | keys
-    if name == "retain":
-        if not arguments["count"].isdecimal():
-            raise ValueError(f"retain {arguments['count']}: expected how many versions stay")
-        arguments["count"] = int(arguments["count"])
     return name, arguments | ({"words": tuple(settings)} if verb.settings else {}), folder, form
 
 
@@ -351,7 +338,6 @@ def as_text(verb: str, arguments: Arguments, result: Any) -> str:
 
 
 def version_line(row: Row) -> str:
-    """A version in a line."""
     aliases, verdict = ",".join(row["aliases"]) or "-", row["verdict"] or "unjudged"
     verdict += ",changed" * row["changed"]  # other limits or scenarios than usual
     removed = " (file removed)" if row["removed"] else ""
@@ -369,9 +355,7 @@ def event_line(row: Row) -> str:
 
 def main(words: list[str]) -> None:
     """Check the words, do what they say, and print it."""
-    if not words or {"-h", "--help"} & {*words}:
-        print(__doc__)
-        raise SystemExit(0 if words else 2)
+    show_usage(words, __doc__)
     with errors.one_line_errors():
         verb, arguments, folder, form = parse(words)
         try:

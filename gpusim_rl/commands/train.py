@@ -25,8 +25,7 @@ def configure(*overrides: str, **keys: Any) -> "Config":
         overrides: KEY=VALUE of train.py's command line.
         keys: the same as Python values, which win.
 
-    Raises:
-        ValueError, OSError: they are wrong, in one line.
+    ValueError or OSError in one line if they are wrong.
     """
     from gpusim_rl.config import resume
     from gpusim_rl.config.compose import compose_plain, words_of
@@ -80,8 +79,7 @@ def iterate(trainer: "Trainer") -> "Result":
 def write_results(trainer: "Trainer", scores: "Scores") -> "Result":
     """Write the files of a training's end: scores, policy, films, report and verdict.
 
-    Raises:
-        ValueError, OSError: one cannot be written.
+    ValueError or OSError if one cannot be written.
     """
     if trainer.group.rank > 0:
         trainer.group.leave()
@@ -179,10 +177,7 @@ def main(overrides: list[str]) -> None:
         else:
             train_or_exit(command_line.check("config", overrides))
     except KeyboardInterrupt:
-        print(
-            "interrupted: resume=<run directory> continues from the last checkpoint",
-            file=sys.stderr,
-        )
+        errors.warn("interrupted: resume=<run directory> continues from the last checkpoint")
         raise SystemExit(130) from None
 
 

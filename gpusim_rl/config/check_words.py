@@ -27,13 +27,6 @@ KINDS = {
 }
 
 
-def check_choice(override: Override, names: list[str]) -> None:
-    """ValueError if the value of a group is none of its names."""
-    group, value = override.key_or_group, str(override.value())
-    if value not in names:
-        raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(names)}")
-
-
 def check_known(override: Override, base: Plain) -> None:
     """ValueError if a configuration has no such key."""
     key, flat = override.key_or_group, flatten(base)

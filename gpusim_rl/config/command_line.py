@@ -38,23 +38,14 @@ LAUNCHER = ("hydra/launcher", "hydra.launcher.")  # beginnings of keys
 
 @dataclass(frozen=True)
 class Sweep:
-    """A multirun, as its command line says.
+    """A multirun, as its command line says."""
 
-    Args:
-        words: all of the command line.
-        lists: key → its values, of all that have several.
-        lines: the words of each training.
-        cfg: of one of them. `jobs`, `report` and `device` are for all.
-        launcher: what starts them: one of LAUNCHERS; empty for processes of this machine.
-        resources: what each training asks of a cluster, such as timeout_min.
-    """
-
-    words: list[str]
-    lists: dict[str, list[str]]
-    lines: list[list[str]]
-    cfg: "Config"
-    launcher: str
-    resources: Plain
+    words: list[str]  # all of the command line
+    lists: dict[str, list[str]]  # key → its values, of all that have several
+    lines: list[list[str]]  # the words of each training
+    cfg: "Config"  # of one of them; `jobs`, `report` and `device` are for all
+    launcher: str  # what starts them: one of LAUNCHERS; empty for processes of this machine
+    resources: Plain  # what each training asks of a cluster, such as timeout_min
 
 
 @one_line_errors()
@@ -103,7 +94,6 @@ def answer(name: str, argv: list[str]) -> None:
 
 
 def is_multirun(argv: list[str]) -> bool:
-    """Whether a command line has the option of a multirun."""
     return not {*MULTIRUN}.isdisjoint(argv)
 
 
@@ -145,9 +135,7 @@ def check_multirun(argv: list[str]) -> Sweep:
 def check_lists(values: dict[str, list[str]], keys: list[str]) -> None:
     """ValueError if two runs would share a directory, or if there are too many.
 
-    Args:
-        values: key → its words, of a whole command line.
-        keys: of those that have several.
+    `values` is key → its words, of a whole command line, and `keys` are those that have several.
     """
     for key in {"run_dir", "resume"} & values.keys():
         if keys != [key] or len({*values[key]}) < len(values[key]):
@@ -200,9 +188,7 @@ def run_name(overrides: list[str], keys: Iterable[str]) -> str:
 
     It is `run` if there are no lists, and has no character that would need quotes in `run=`.
 
-    Args:
-        overrides: of this run, KEY=VALUE.
-        keys: of all lists.
+    overrides: of this run, KEY=VALUE; keys: of all lists.
     """
     values = dict(word.split("=", 1) for word in overrides)
     short = {key: re.sub(r"[^A-Za-z0-9_.]+", "_", values[key]).strip("_") for key in keys}

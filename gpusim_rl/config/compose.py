@@ -6,6 +6,7 @@ Files of a group in the folder `conf` of the working directory are found before 
 import copy
 import json
 import os
+from collections import ChainMap
 from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
@@ -74,8 +75,9 @@ def compose_plain(name: str, overrides: list[str]) -> Plain:
             if override.is_sweep_override():
                 list_of = f"{override.input_line!r} is a list of values"
                 raise ValueError(f"{list_of}: add -m to run each")
-            if is_group(override.key_or_group):
-                check_words.check_choice(override, choices(override.key_or_group))
+            group, value = override.key_or_group, str(override.value())
+            if is_group(group) and value not in (names := choices(group)):
+                raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(names)}")
         groups = group_words(parsed)
         base = build_base(name, groups)
         user_files.check_complete(base, user_choices(name, groups))
@@ -85,9 +87,8 @@ def compose_plain(name: str, overrides: list[str]) -> Plain:
     except (HydraException, OmegaConfBaseException) as error:
         says = str(error).splitlines()[0]
         word = says.removeprefix("Error merging override ").removeprefix("++")
-        raise ValueError(
-            says if word == says else f"{word}: expected another kind of value"
-        ) from None
+        says = says if word == says else f"{word}: expected another kind of value"
+        raise ValueError(says) from None
     except YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from None
     except RecursionError:
@@ -140,17 +141,11 @@ def check_key(override: Override, base: Plain) -> None:
 
 def user_choices(name: str, groups: tuple[str, ...]) -> dict[str, Path]:
     """Group → the file of the working directory that is chosen, for groups where one is."""
-    folder = user_folder("conf")
-    if folder is None:
+    if not (folder := user_folder("conf")):
         return {}
-    chosen: dict[str, str] = {}
-    for entry in user_files.load(CONF / f"{'play' if name == 'play' else 'config'}.yaml")[
-        "defaults"
-    ]:
-        chosen |= entry if isinstance(entry, dict) else {}
-    for word in groups:
-        group, _, choice = word.partition("=")
-        chosen[group] = choice.strip("'\"")
+    defaults = user_files.load(CONF / f"{name}.yaml")["defaults"]
+    chosen = dict(ChainMap(*(entry for entry in defaults if isinstance(entry, dict))))
+    chosen |= {word.partition("=")[0]: word.partition("=")[2].strip("'\"") for word in groups}
     files = {group: folder / group / f"{choice}.yaml" for group, choice in chosen.items()}
     return {group: file for group, file in files.items() if file.is_file()}
 
@@ -186,8 +181,9 @@ def build(
                 own = compose_words(name, [*algo_overrides, "~task"])["algo"]
                 cfg = for_algorithm(cfg, own, keys)
             cfg = apply_ranges(apply_recipe(cfg, keys), keys)
-            if algo != ALGO:
-                cfg["curriculum"] = without_algo(cfg["curriculum"])
+            if algo != ALGO and isinstance(entries := cfg["curriculum"], dict):  # as above
+                of_task = {key: x for key, x in entries.items() if not f"{key}".startswith("algo.")}
+                cfg["curriculum"] = of_task or None
             if plans:  # it joins that of the task and of the recipe
                 cfg["curriculum"] = (cfg["curriculum"] or {}) | (plan["curriculum"] or {})
             return {key: x for key, x in cfg.items() if key not in user_files.our_names("algo")}
@@ -208,38 +204,23 @@ def for_algorithm(cfg: Plain, own: Plain, keys: list[str]) -> Plain:
     """A composed configuration for another algorithm than PPO, whose numbers a task's file has.
 
     An algorithm of ours takes the discount of the task, or the numbers of `FROM_TASK`, and those of
-    the section that has its name. That section may have what `gpu` may.
+    the section that has its name. That section may have what `gpu` may; ValueError if it has more.
 
-    Args:
-        own: the section `algo`, with the algorithm's numbers alone.
-        keys: those of the command line, which stay as they are.
-
-    Raises:
-        ValueError: the section has a key that it may not change.
+    own: the section `algo`, with the algorithm's numbers alone; keys: those of the command line,
+    which stay as they are.
     """
     algo, builtin = own["name"], own["name"] in user_files.our_names("algo")
     of_task = {x: cfg["algo"][x] for x in FROM_TASK.get(algo, ("gamma",)) if builtin and x in own}
     cfg["algo"] = own | of_task
     lost = (*KEYS, "gpu") if builtin else ("algo",)
-    for name, section in {"gpu": cfg["gpu"], **cfg["recipe"]}.items():
-        if isinstance(section, dict):  # what it is else is said later
-            section = without(section, lost)
-            if name == "gpu":
-                cfg["gpu"] = section
-            else:
-                cfg["recipe"][name] = section
+    for tree, name in ((cfg, "gpu"), *((cfg["recipe"], name) for name in cfg["recipe"])):
+        if isinstance(tree[name], dict):  # what it is else is said later
+            tree[name] = without(tree[name], lost)
     if not builtin:
         return cfg
     if not isinstance(section := cfg.get(algo) or {}, dict):
         raise ValueError(f"{algo}={section!r}: expected keys with values")
     return apply_section(cfg, algo, section, (*KEYS, "gpu"), keys)
-
-
-def without_algo(plan: Plain | None) -> Plain | None:
-    """A curriculum without the numbers of `algo`, which another algorithm has not."""
-    if not isinstance(plan, dict):  # what it is else is said later
-        return plan
-    return {key: x for key, x in plan.items() if not f"{key}".startswith("algo.")} or None
 
 
 def opened(word: str) -> str:
@@ -286,13 +267,13 @@ def files_now() -> tuple[tuple[str, int, int], ...]:
 
 
 def build_base(name: str, groups: tuple[str, ...]) -> Plain:
-    """`build`, kept: the lines of a multirun share it. Not to be changed."""
+    """`build` with choices of groups alone, kept: the lines of a multirun share it. Not to be
+    changed."""
     return build_cached(name, groups, user_folder("conf"))
 
 
 @cache
-def build_cached(name: str, groups: tuple[str, ...], user: Path | None) -> Plain:
-    """`build` with choices of groups alone; `user` is the folder that is searched first."""
+def build_cached(name: str, groups: tuple[str, ...], _user: Path | None) -> Plain:
     return build(name, list(groups))
 
 

@@ -21,10 +21,7 @@ KEYS += ("curriculum",)
 def read_device_overrides(cfg: Config, override_keys: list[str]) -> Config:
     """`cfg` with what its section `gpu` still decides: nothing that a command line gives.
 
-    override_keys: keys of the command line.
-
-    Raises:
-        ValueError: the section holds a key that it may not change, or a wrong value.
+    ValueError if the section holds a key that it may not change, or a wrong value.
     """
     if not isinstance(cfg.gpu, dict):
         raise ValueError(f"gpu={cfg.gpu!r}: expected keys with values")
@@ -32,8 +29,10 @@ def read_device_overrides(cfg: Config, override_keys: list[str]) -> Config:
         if not is_below(key, KEYS) or key == "algo.name":
             raise ValueError(f"gpu.{key}: expected a key of a training: {', '.join(KEYS)}")
     left = without(cfg.gpu, tuple(override_keys))
-    plan = entries(left, cfg)
-    left = without(left, ("curriculum",)) | ({"curriculum": plan} if plan else {})
+    plan = left.pop("curriculum", None) or {}
+    # which entries there are depends on the learner and on the command line
+    plan = {key: entry for key, entry in plan.items() if key in (cfg.curriculum or {})}
+    left |= {"curriculum": plan} if plan else {}
     try:
         merge(cfg.plain, left)  # which refuses unknown keys
         if left:
@@ -55,13 +54,6 @@ def without(tree: Plain, keys: tuple[str, ...], prefix: str = "") -> Plain:
     return left
 
 
-def entries(section: Plain, cfg: Config) -> Plain:
-    """The numbers of a section for entries that the curriculum has, which depends on the learner
-    and on the command line."""
-    plan = section.get("curriculum") or {}
-    return {key: entry for key, entry in plan.items() if key in (cfg.curriculum or {})}
-
-
 def choose_device_overrides(cfg: Config) -> tuple[Config, Plain]:
     """The configuration of a training on its device, and what the section `gpu` gave it.
 
@@ -74,10 +66,8 @@ def choose_device_overrides(cfg: Config) -> tuple[Config, Plain]:
 
     _, device = choose(cfg.sim.name, cfg.device)
     values = cfg.gpu if device.startswith("cuda") else {}
-    plan = entries(values, cfg)
-    values = without(values, ("curriculum",))
-    overrides = leaves(values | {"curriculum": plan})
     kept = {"gpu": {}, "threads": cfg.threads or torch.get_num_threads()}
     kept |= {name: {"name": cfg.plain[name]["name"]} for name in ("recipe", "ranges")}
-    kept |= {"curriculum": merged(cfg.curriculum, plan)} if cfg.curriculum and plan else {}
-    return cfg.replace(leaves(values) | kept), overrides
+    if plan := values.get("curriculum"):
+        kept["curriculum"] = merged(cfg.plain["curriculum"], plan)
+    return cfg.replace(leaves(without(values, ("curriculum",))) | kept), leaves(values)

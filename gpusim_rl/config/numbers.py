@@ -17,12 +17,9 @@ LONGEST_TEXT = 24  # characters of a default or a unit
 
 
 def lines(name: str, cfg: Plain, code: str | None = None) -> list[str]:
-    """The table of a program, under its heading.
+    """The table of a program, config or play, under its heading.
 
-    Args:
-        name: config of train.py, play of play.py.
-        cfg: its configuration, with the task that is chosen.
-        code: where the task's class comes from, as `load_task` takes it.
+    code: where the class of the configuration's task comes from, as `load_task` takes it.
     """
     ranges = ranges_of(name, cfg, code)
     values, units = flatten(cfg), units_of(cfg)
@@ -47,7 +44,6 @@ def ranges_of(name: str, cfg: Plain, code: str | None) -> dict[str, Range]:
 
 
 def text_of(value: object) -> str:
-    """A default in a few characters."""
     text = "null" if value is None else str(value)
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
 

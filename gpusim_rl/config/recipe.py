@@ -28,14 +28,9 @@ LESSONS = {
 
 
 def apply_recipe(cfg: Plain, override_keys: list[str]) -> Plain:
-    """A composed configuration with the numbers of its recipe.
+    """A composed configuration with the numbers of its recipe; ValueError if there is none.
 
-    Args:
-        cfg: plain data; its section `recipe` has the name, and each recipe's numbers.
-        override_keys: keys of the command line, which stay as they are.
-
-    Raises:
-        ValueError: the task has no such recipe, or that has a key that it may not change.
+    Errors and `override_keys` as of `apply_section`.
     """
     name, task = cfg["recipe"]["name"], cfg["task"]["name"]
     if name == FAST:
@@ -63,18 +58,14 @@ def apply_section(
 ) -> Plain:
     """A composed configuration with the numbers of one of its sections.
 
-    Args:
-        name: of the section; values: its numbers; allowed: keys that it may change.
-        override_keys: keys of the command line, which stay as they are.
+    ValueError if it has a key that is not among the `allowed` ones, or a wrong value.
 
-    Raises:
-        ValueError: the section has a key that it may not change, or a wrong value.
+    override_keys: keys of the command line, which stay as they are.
     """
     for key in leaves(values):
         if not is_below(key, allowed) or is_below(key, FIXED):
             raise ValueError(f"{name}.{key}: this section cannot change this key")
-    fixed = tuple(override_keys)
-    values = without(values, fixed)
+    fixed, values = tuple(override_keys), without(values, tuple(override_keys))
     if isinstance(plan := values.pop("curriculum", None), dict):
         plan = {key: entry for key, entry in plan.items() if not is_below(key, fixed)}
     values |= {"curriculum": plan} if plan else {}
@@ -88,9 +79,7 @@ def apply_section(
 def describe_recipe(recipe: Plain, cfg: Plain) -> str:
     """What a configuration has of its recipe, as KEY=VALUE in one line; empty for recipe=fast.
 
-    Args:
-        recipe: the section, with its numbers.
-        cfg: the configuration, whose command line or section `gpu` may have other ones.
+    Its command line or section `gpu` may have other numbers.
     """
     name, now = recipe["name"], flatten(cfg)
     values = {key: x for key, x in numbers_of(recipe.get(name)).items() if now.get(key) == x}

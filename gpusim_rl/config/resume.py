@@ -24,7 +24,6 @@ from gpusim_rl.config.run_files import find_files, find_in_run, is_kept_file
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.user_files import GROUPS, our_names
 from gpusim_rl.config.validate import (
-    check_correction,
     check_extras,
     check_name,
     find_codes,
@@ -68,11 +67,9 @@ FIXED = (
 def check_training(cfg: Plain, overrides: list[str], robot: bool = True) -> Config:
     """The configuration of a training, checked; with resume=, that of the run and `overrides`.
 
-    Args:
-        cfg: composed by `compose_plain`.
-        overrides: KEY=VALUE of the command line.
-        robot: whether to fit a new training's numbers to its robot.
     ValueError or OSError in one line if something is wrong.
+
+    cfg: of `compose_plain`; robot: whether to fit a new training's numbers to its robot.
     """
     parsed = parse(overrides)
     keys = [override.key_or_group for override in parsed]
@@ -87,13 +84,16 @@ def check_training(cfg: Plain, overrides: list[str], robot: bool = True) -> Conf
     if config.graph == "whole" and config.sim.conditional:
         raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
     curriculum.check_overrides(cfg, [*keys, *flatten(config.gpu)])
-    check_extras(config)
-    check_correction(config)
+    check_extras(*(f"{group}={cfg[group]['name']}" for group in ("log", "sim", "cluster")))
+    correction = cfg["algo"].get("correction", "none")
+    if correction not in ("auto", "none") and not config.cluster.lag_limit:
+        raise ValueError(
+            f"algo.correction={correction} changes nothing here: it is for cluster=ray with "
+            "cluster.sync=false and cluster.max_lag above 0"
+        )
     if not new:
         return config
-    check_run_dir(config)
-    check_demos(config)
-    check_start(config)
+    check_new(config)
     fitted = fit_to_robot(config.plain, keys) if robot else config.plain
     return config if fitted is config.plain else Config.of(fitted)
 
@@ -116,46 +116,35 @@ def find_earlier_run(cfg: Plain, by_name: dict[str, str]) -> Plain:
     return cfg
 
 
-def check_run_dir(cfg: Config) -> None:
-    """ValueError if run_dir holds something else, OSError if it cannot be written."""
-    if not cfg.run_dir:
-        return
-    path = Path(cfg.run_dir)
-    # with auto_resume, `Run.create` looks closer
-    if path.is_dir() and any(path.iterdir()) and not cfg.auto_resume:
-        raise ValueError(
-            f"run_dir={path} is not empty: name another, or continue it with resume={path}"
-        )
-    probe("run_dir", str(path), next(p for p in (path, *path.parents) if p.exists()))
+def check_new(cfg: Config) -> None:
+    """ValueError or OSError unless a new training can have its directory, and what it begins with.
 
-
-def check_start(cfg: Config) -> None:
-    """ValueError or OSError unless start= is null, or a run with a checkpoint that may begin this.
-
-    It is one of this algorithm; if this is one of ours, any of ours.
+    run_dir= is empty and can be written. Demonstrations are a file, or a run with a checkpoint.
+    start= is such a run of this algorithm; if this is one of ours, of any of ours.
     """
-    if cfg.start is None:
-        return
-    run, name = Run.open(Path(cfg.start)), cfg.algo.name
-    if not run.checkpoints.saved():
-        raise FileNotFoundError(f"start={run.path}: this run has no checkpoint")
-    other = str(flatten(run.config).get("algo.name"))
-    if other != name and not {other, name} <= our_names("algo"):
-        raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
-
-
-def check_demos(cfg: Config) -> None:
-    """ValueError or OSError unless demonstrations are null, or a file or a run that is there."""
+    if cfg.run_dir:
+        path = Path(cfg.run_dir)
+        # with auto_resume, `Run.create` looks closer
+        if path.is_dir() and any(path.iterdir()) and not cfg.auto_resume:
+            raise ValueError(
+                f"run_dir={path} is not empty: name another, or continue it with resume={path}"
+            )
+        probe("run_dir", str(path), next(p for p in (path, *path.parents) if p.exists()))
     if cfg.demos is not None and cfg.start is not None:
         raise ValueError("demos= and start= both give the first weights: leave one of them out")
-    values = flatten(cfg.plain)
-    for key, name in ((key, values.get(key)) for key in KEPT):
-        if name is None or Path(name).is_file():
+    values, name = flatten(cfg.plain), cfg.algo.name
+    for key in (*KEPT, "start"):
+        value = values.get(key)
+        if value is None or (key in KEPT and Path(value).is_file()):
             continue
-        if not (Path(name) / "config.yaml").is_file():
-            raise FileNotFoundError(f"{key}={name}: there is no such file, and no such run")
-        if not Run.open(Path(name)).checkpoints.saved():
-            raise FileNotFoundError(f"{key}={name}: this run has no checkpoint")
+        if key in KEPT and not (Path(value) / "config.yaml").is_file():
+            raise FileNotFoundError(f"{key}={value}: there is no such file, and no such run")
+        run = Run.open(Path(value))
+        if not run.checkpoints.saved():
+            raise FileNotFoundError(f"{key}={value}: this run has no checkpoint")
+        other = str(flatten(run.config).get("algo.name")) if key == "start" else name
+        if other != name and not {other, name} <= our_names("algo"):
+            raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
 
 
 def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
@@ -200,15 +189,13 @@ def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
 
 
 def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) -> Config:
-    """The configuration of a run, checked against this version's keys.
+    """The configuration of a run, perhaps a stranger's, checked against this version's keys.
 
-    A key that is newer than the run has its default.
+    A key that is newer than the run has its default. ValueError in one line if it is wrong, or if
+    its code is not allowed.
 
-    Args:
-        run: perhaps from a stranger.
-        allowed: task_code of the command line, or a code for each group of `CODE`; "here" allows
-            code of the working directory.
-    ValueError in one line if it is wrong, or if its code is not allowed.
+    allowed: task_code of the command line, or a code for each group of `CODE`; "here" allows code
+    of the working directory.
     """
     saved, file = run.config, run.path / "config.yaml"
     flat, codes = flatten(saved), {}
@@ -271,11 +258,8 @@ def changes(before: Plain, after: Plain) -> dict[str, str]:
 def edits(metadata: dict[str, str], config: Plain, file: Path) -> dict[str, str]:
     """Key → "key old → new" for what config.yaml says otherwise than a checkpoint was trained with.
 
-    Args:
-        metadata: of the checkpoint.
-        config: what `load_config` gives. What config.yaml lacks has its default there.
-        file: the checkpoint.
-    ValueError if its metadata are damaged.
+    ValueError if the metadata of the checkpoint, `file`, are damaged. What config.yaml lacks has
+    its default in `config`.
     """
     trained = flatten(read_trained(metadata, file))
     now, lines = flatten(config), {}

@@ -52,12 +52,8 @@ def fit_to_robot(cfg: Plain, override_keys: Iterable[str]) -> Plain:
     """A configuration whose task asks its robot for what it can do; one line says what changed.
 
     Numbers of the command line, its curriculum among them, and of ranges= stay as they are, and so
-    does a task's file of the user's.
-
-    Args:
-        cfg: of a new training, checked.
-        override_keys: keys of the command line.
-    ValueError or OSError in one line if the robot cannot be loaded.
+    does a task's file of the user's. ValueError or OSError in one line if the robot cannot be
+    loaded.
     """
     task = cfg["task"]["name"]
     if task not in (*DEFAULTS, *ARMS) or not cfg["robot"]["mjcf"]:
@@ -72,8 +68,17 @@ def fit_to_robot(cfg: Plain, override_keys: Iterable[str]) -> Plain:
     scaled = () if "curriculum" in override_keys else {*POWERS, *ARM_POWERS} & {*plan}
     keys = (*override_keys, *plan, *numbers_of(cfg["ranges"]))
     fixed = tuple(key for key in keys if "." in key and key not in scaled)
-    arm = task in ARMS
-    description, numbers = scale_arm(now, cfg, mtime, fixed) if arm else scale_legs(now, cfg, mtime)
+    robot = json.dumps(cfg["robot"])
+    if task in ARMS:
+        boxes = {key: now[key] for key in BOX if key in now and is_below(key, fixed)}
+        request = json.dumps({"lean": now.get("task.lean"), "box": boxes})
+        size, description, numbers = arm_numbers(robot, mtime, request)
+        numbers = {key: scale(key, now, size) for key in ARM_POWERS} | numbers
+    else:
+        shape, default_leg = DEFAULTS[task]
+        leg = leg_length(robot, mtime, shape)
+        size, description = leg / default_leg, f"legs of {leg:.3g} m"
+        numbers = {key: scale(key, now, size) for key in POWERS} if size <= 0.999 else {}
     fitted, said = copy.deepcopy(cfg), []
     for key, value in numbers.items():
         if is_below(key, fixed) or any(is_below(other, (key,)) for other in fixed):
@@ -90,39 +95,10 @@ def fit_to_robot(cfg: Plain, override_keys: Iterable[str]) -> Plain:
     return fitted
 
 
-def scale_legs(now: Plain, cfg: Plain, mtime: int) -> tuple[str, Plain]:
-    """Numbers of a task for a robot with short legs.
-
-    Args:
-        now: key → value, of all keys.
-        cfg: the configuration.
-        mtime: when the robot's file changed [ns].
-
-    Returns:
-        (what the line says of it, key → value).
-    """
-    shape, default_leg = DEFAULTS[cfg["task"]["name"]]
-    leg = leg_length(json.dumps(cfg["robot"]), mtime, shape)
-    size = leg / default_leg
-    if size > 0.999:
-        return "", {}
-    return f"legs of {leg:.3g} m", {key: scale(key, now, size) for key in POWERS}
-
-
-def scale_arm(now: Plain, cfg: Plain, mtime: int, fixed: tuple[str, ...]) -> tuple[str, Plain]:
-    """Numbers of a task for an arm, as `scale_legs`. `fixed` are the keys that stay as they are."""
-    boxes = {key: now[key] for key in BOX if key in now and is_below(key, fixed)}
-    request = json.dumps({"lean": now.get("task.lean"), "box": boxes})
-    size, description, numbers = arm_numbers(json.dumps(cfg["robot"]), mtime, request)
-    return description, {key: scale(key, now, size) for key in ARM_POWERS} | numbers
-
-
 def scale(key: str, now: Plain, size: float) -> Any:
-    """The value of a key for another robot; None where it has no effect.
+    """The value of a key for a robot of another size; None where it has no effect.
 
-    Args:
-        now: key → value, of all keys.
-        size: of the robot, over that of our own.
+    `now` is key → value, of all keys. `size` is relative to that of our own robot.
     """
     value, factors = now.get(key), [size**power for power in (POWERS | ARM_POWERS)[key]]
     if value is None:
@@ -152,7 +128,6 @@ def timestep(dt: float, default: float, factor: float) -> float:
 
 
 def three_digits(value: float) -> float:
-    """A number with three significant digits."""
     return float(f"{value:.3g}")
 
 
@@ -168,8 +143,7 @@ def arm_numbers(robot: str, mtime: int, request: str) -> tuple[float, str, Plain
     """Numbers that an arm can reach, kept for the other runs of a multirun.
 
     Args:
-        robot: a configuration's section as JSON.
-        mtime: when its file changed [ns].
+        robot: a configuration's section as JSON, whose file changed at `mtime` [ns].
         request: as JSON, `lean` of the task [rad], null for goals without rotation; and `box`,
             key → value of those of `BOX` that stay.
 
@@ -190,18 +164,12 @@ def arm_numbers(robot: str, mtime: int, request: str) -> tuple[float, str, Plain
 
 @cache
 def leg_length(robot: str, mtime: int, shape: str) -> float:
-    """The mean length of a robot's legs [m], kept for the other runs of a multirun.
-
-    Args:
-        robot: a configuration's section as JSON.
-        mtime: when its file changed [ns].
-        shape: of the robot.
-    """
+    """The mean length of a robot's legs [m], kept as `arm_numbers` are."""
     return load_section(json.loads(robot), shape).shape.size
 
 
 def load_section(robot: Plain, shape: str) -> "Loaded":
-    """`load`, of a configuration's section as plain data."""
+    """`load`, of a configuration's section."""
     values = {key: value for key, value in robot.items() if key not in ("name", "actuator")}
     return load(robot["name"], values, shape)
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.core.files import Plain, read_text
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.robots.model_files import check_confined, is_copy
@@ -26,7 +27,8 @@ def find_in_run(folder: Path, key: str, name: str | None) -> str | None:
     """The path of a file in the run, or None; ValueError for one that lies elsewhere."""
     if name is None:
         return name
-    check_path(key, name)
+    if not isinstance(name, str):
+        raise ValueError(f"{key}={name!r}: expected a path")
     if not (folder / name).resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{key}={name!r} lies outside of the run")
     return str(folder / name)
@@ -37,41 +39,24 @@ def find_model(folder: Path, key: str, name: str | None, builtin: bool) -> str |
 
     ValueError for a path out of the run, or a model that names files outside of it.
     """
-    if name is None:
-        return name
-    check_path(key, name)
-    bare = Path(name).name == name and ":" not in name
-    if bare and not (folder / name).exists():
-        if builtin and not (ASSETS / name).is_file():
+    bare = name if isinstance(name, str) and Path(name).name == name and ":" not in name else None
+    if bare is not None and not (folder / bare).exists():
+        if builtin and not (ASSETS / bare).is_file():
             raise ValueError(f"{key}={name!r} lies outside of the run")
         return name
-    if not (folder / name).resolve().is_relative_to(folder.resolve()) or ":" in name:
+    if (model := find_in_run(folder, key, name)) is None:
+        return None
+    if ":" in f"{name}":
         raise ValueError(f"{key}={name!r} lies outside of the run")
-    model = folder / name
-    check_confined(read_text(model, MAX_MODEL), model.parent, str(model))
-    return str(model)
-
-
-def check_path(key: str, value: object) -> None:
-    """ValueError that names the key unless its value can be a path."""
-    if not isinstance(value, str):
-        raise ValueError(f"{key}={value!r}: expected a path")
+    check_confined(read_text(Path(model), MAX_MODEL), Path(model).parent, model)
+    return model
 
 
 def is_kept_file(group: str, rest: str, cfg: Plain, before: Plain) -> bool:
     """Whether a key names the file of which the run has kept a copy."""
-    if rest == "mjcf" and cfg[group][rest] and before[group][rest]:
-        file = Path(cfg[group][rest])
-        copy = Path(before[group][rest])
-        return file.is_file() and copy.is_file() and is_copy(file, copy)
-    if rest == "actuator.file":
-        return same_content(*(x[group]["actuator"]["file"] for x in (cfg, before)))
-    return False
-
-
-def same_content(one: str | None, other: str | None) -> bool:
-    """Whether two files hold the same bytes."""
-    try:
-        return bool(one and other) and Path(str(one)).read_bytes() == Path(str(other)).read_bytes()
-    except OSError:
+    if rest not in ("mjcf", "actuator.file"):
         return False
+    file, copy = (Path(str(flatten(x[group])[rest])) for x in (cfg, before))
+    if not (file.is_file() and copy.is_file()):
+        return False
+    return is_copy(file, copy) if rest == "mjcf" else file.read_bytes() == copy.read_bytes()

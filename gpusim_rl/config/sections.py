@@ -6,13 +6,14 @@
 
 import copy
 import re
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
 from importlib import import_module
 from typing import Any
 
 from gpusim_rl.config.check_words import check_physics
-from gpusim_rl.config.nested_dict import flatten, set_key
+from gpusim_rl.config.nested_dict import set_key
 from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core import ranges
 from gpusim_rl.core.files import Plain
@@ -55,52 +56,32 @@ class TaskSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlgoSection:
-    """The section `algo`.
+class ModelSection:
+    """The section `algo` or `reward`.
 
     Attributes:
-        settings: a learner's `Settings`; of an algorithm of the user's own its numbers by name,
-            which `build` checks as soon as its code may be loaded.
+        settings: the `Settings` of a learner or a reward model, None of reward=none. Of an
+            algorithm of the user's own its numbers by name, which `assembly` checks as soon as its
+            code may be loaded.
     """
 
     name: str
     settings: Any
 
     @classmethod
-    def of(cls, values: Plain, code: str | None) -> "AlgoSection":
+    def of(cls, group: str, values: Plain, code: str | None = None) -> "ModelSection":
         """The section of plain values; ValueError names the first wrong one.
 
         code: "here" if the algorithm is one of the working directory.
         """
-        name = str(values["name"])
+        name, names = str(values["name"]), our_names(group)
         numbers = {key: x for key, x in values.items() if key != "name"}
-        kind = settings_class("algo", name) if code is None else None
-        if kind is None:
-            return cls(name=name, settings=numbers)
-        return cls(name=name, settings=make(kind, numbers, "algo", f"algo/{name}"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoReward:
-    """The numbers of reward=none: it has none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewardSection:
-    """The section `reward`. `settings` are the `Settings` of a reward model."""
-
-    name: str
-    settings: Any
-
-    @classmethod
-    def of(cls, values: Plain) -> "RewardSection":
-        """The section of plain values; ValueError names the first wrong one."""
-        name = str(values["name"])
-        if name not in (names := our_names("reward")):
+        if group == "reward" and name not in names:
             raise ValueError(f"unknown reward {name!r}: choose one of {', '.join(sorted(names))}")
-        numbers = {key: x for key, x in values.items() if key != "name"}
-        kind = settings_class("reward", name) or NoReward
-        return cls(name=name, settings=make(kind, numbers, "reward", f"reward/{name}"))
+        if code or name not in names:
+            return cls(name=name, settings=numbers)
+        kind = settings_class(group, name) or (lambda: None)  # reward=none takes no number
+        return cls(name=name, settings=make(kind, numbers, group, f"{group}/{name}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +95,6 @@ class SimSection:
     grow: bool | None = None
     conditional: bool | None = None
     deterministic: bool | None = None
-
-    @classmethod
-    def of(cls, values: Plain) -> "SimSection":
-        """The section of plain values; ValueError names the first wrong one."""
-        ranges.check(values, "sim", limits(cls, "sim"))
-        return make(cls, values, "sim", f"sim/{values['name']}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,17 +123,7 @@ class LogSection:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSection:
-    """The section `cluster`: processes that step the worlds, on this machine or on others.
-
-    Args:
-        name: none or ray.
-        actors: processes with worlds.
-        sync: collect in step with the learner: bit for bit as one process.
-        max_lag: else, updates that a policy may be behind the one that learns from its steps.
-        device: of the actors, as `Config.device` is the learner's.
-        address: host:port of a Ray that runs; None starts one on this machine alone.
-        labels: label → its value, which Ray must know of each machine that has actors.
-    """
+    """The section `cluster`, of conf/cluster/none.yaml: processes that step the worlds."""
 
     name: str = word("none", "ray")
     actors: int = number(Range(1, 4096, whole=True))
@@ -171,11 +136,7 @@ class ClusterSection:
     def __post_init__(self) -> None:
         check(self, "cluster")
         for label, value in self.labels.items():
-            if (
-                not isinstance(label, str)
-                or not isinstance(value, str)
-                or not LABEL.fullmatch(value)
-            ):
+            if not (isinstance(label, str) and isinstance(value, str) and LABEL.fullmatch(value)):
                 said = f"cluster.labels: {label}: {value!r}"
                 raise ValueError(f"{said}: expected a word of Ray's, such as {{market: spot}}")
         if self.labels and not self.address:
@@ -210,8 +171,7 @@ class RobotSection:
 class Config:
     """The configuration of a training; conf/config.yaml says what each key means.
 
-    Raises:
-        ValueError: names the first key that is missing or holds what it may not.
+    ValueError names the first key that is missing or holds what it may not.
     """
 
     seed: int = number(SEED)
@@ -247,8 +207,8 @@ class Config:
     ranges: Plain
     curriculum: dict[str, Plain] | None
     task: TaskSection
-    algo: AlgoSection
-    reward: RewardSection
+    algo: ModelSection
+    reward: ModelSection
     sim: SimSection
     log: LogSection
     cloning: Any  # a `Settings`, of algorithms/cloning
@@ -268,11 +228,12 @@ class Config:
         curriculum.check_plan(plain["curriculum"], plain)
         plain = curriculum.config_at(plain["curriculum"], plain)
         ranges.check(plain["terrain"], "terrain")
+        ranges.check(plain["sim"], "sim", limits(SimSection, "sim"))
         made = {
             "task": TaskSection.of(plain["task"]),
-            "algo": AlgoSection.of(plain["algo"], plain.get("algo_code")),
-            "reward": RewardSection.of(plain["reward"]),
-            "sim": SimSection.of(plain["sim"]),
+            "algo": ModelSection.of("algo", plain["algo"], plain.get("algo_code")),
+            "reward": ModelSection.of("reward", plain["reward"]),
+            "sim": make(SimSection, plain["sim"], "sim", f"sim/{plain['sim']['name']}"),
             "log": make(LogSection, plain["log"], "log", "config"),
             "cloning": make(settings_in(CLONING), plain["cloning"], "cloning", "config"),
             "cluster": make(ClusterSection, plain["cluster"], "cluster", "config"),
@@ -283,7 +244,7 @@ class Config:
     def __post_init__(self) -> None:
         check(self, "")
         names = ("run_dir", "resume", "start", "teacher", "demos")
-        paths = flatten({key: self.plain[key] for key in names})
+        paths = {key: self.plain[key] for key in names}
         paths |= {f"{key}.mjcf": self.plain[key].get("mjcf") for key in ("task", "robot")}
         for key, path in paths.items():
             if not isinstance(path, str | None):
@@ -328,12 +289,12 @@ def settings_in(package: str) -> Any:
 
 def table(algo: str = "ppo", reward: str = "none") -> dict[str, Range]:
     """Dotted key → what it may hold, of all numbers of train.py, and of what is chosen of ours."""
-    parts = [limits(Config, ""), limits(SimSection, "sim"), limits(ClusterSection, "cluster")]
-    parts += [limits(settings_in(CLONING), "cloning")]
-    for group, name in {"algo": algo, "reward": reward}.items():
-        if kind := settings_class(group, name):
-            parts += [limits(kind, group)]
-    merged: dict[str, Range] = {}
-    for part in (*parts, RANGES, limits(Actuator, "robot.actuator")):
-        merged |= part
-    return merged
+    kinds = {
+        "": Config,
+        "sim": SimSection,
+        "cluster": ClusterSection,
+        "cloning": settings_in(CLONING),
+    }
+    kinds |= {"algo": settings_class("algo", algo), "reward": settings_class("reward", reward)}
+    parts = [limits(kind, section) for section, kind in kinds.items() if kind]
+    return dict(ChainMap(limits(Actuator, "robot.actuator"), RANGES, *parts[::-1]))

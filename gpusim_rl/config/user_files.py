@@ -42,7 +42,6 @@ class UserSource(FileConfigSource):
         return config_path in ("", *searched()) and super().is_group(config_path)
 
     def is_config(self, config_path: str) -> bool:
-        """Whether a path names a file of a group."""
         group, _, name = config_path.partition("/")
         return group in searched() and "/" not in name and super().is_config(config_path)
 
@@ -85,10 +84,7 @@ Plugins.instance().register(UserConf)
 def check_file(group: str, values: object, package: str | None) -> None:
     """ValueError if a file of a group could run code, or has a value of the wrong kind.
 
-    Args:
-        group: the folder of the file.
-        values: what it says.
-        package: of its line `# @package`; None if it has no such line.
+    package: of its line `# @package`; None if it has no such line.
     """
     if not isinstance(values, dict):
         raise ValueError("expected keys with values")
@@ -122,7 +118,6 @@ def check_without_code(values: Plain, flat: Plain) -> None:
 
 
 def nested_keys(tree: Plain | list[object]) -> Iterator[object]:
-    """All keys of nested dictionaries and lists."""
     if isinstance(tree, dict):
         yield from tree
     for value in tree.values() if isinstance(tree, dict) else tree:
@@ -149,9 +144,7 @@ def kinds() -> Plain:
 def check_complete(base: Plain, files: dict[str, Path]) -> None:
     """ValueError if a file of the working directory lacks a key that ours have.
 
-    Args:
-        base: composed from these files.
-        files: group → the file of the working directory that was chosen.
+    `base` is composed from these files, group → the one that was chosen.
     """
     required = {"log": "auto", "robot": "own"}
     if base.get("algo", {}).get("name") in our_names("algo"):

@@ -8,49 +8,36 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpusim_rl.config.compose import choices
-from gpusim_rl.config.sections import Config
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CODE, install, user_code, with_word
 from gpusim_rl.runs.run import run_that_needs
 
 TASK_CODE = "task_code=here"  # how a user allows code of the working directory
 WORDS = {"task": "task", "algo": "algorithm"}  # of messages
+EXTRAS = {  # word → a module that it needs, the package that has it, and the extra that installs it
+    "log=tensorboard": ("tensorboard", "tensorboard", "tensorboard"),
+    "log=mlflow": ("mlflow", "mlflow-skinny", "mlflow"),
+    "sim=mjx": ("jax", "JAX", "mjx"),
+    "cluster=ray": ("ray", "Ray", "ray"),
+}
 
 
-def check_extras(cfg: Config) -> None:
-    """ValueError if a training needs a package that is not installed.
+def check_extras(*words: str) -> None:
+    """ValueError if a training with these words lacks a package, or the address of a server.
 
     A run that was made with it can be opened all the same.
     """
-    if cfg.log.name == "tensorboard" and not find_spec("tensorboard"):
-        raise ValueError(f"log=tensorboard needs tensorboard: {install('tensorboard')}")
-    if cfg.log.name == "mlflow":
-        check_mlflow()
-    if cfg.sim.name == "mjx" and not find_spec("jax"):
-        raise ValueError(f"sim=mjx needs JAX: {install('mjx')}")
-    if cfg.cluster.name == "ray" and not find_spec("ray"):
-        raise ValueError(f"cluster=ray needs Ray: {install('ray')}")
-
-
-def check_mlflow() -> None:
-    """ValueError unless the client of MLflow is installed, and a server's address is set."""
-    if not find_spec("mlflow"):
-        raise ValueError(f"log=mlflow needs mlflow-skinny: {install('mlflow')}")
+    for word in filter(EXTRAS.get, words):
+        module, package, extra = EXTRAS[word]
+        if not find_spec(module):
+            raise ValueError(f"{word} needs {package}: {install(extra)}")
     uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if "log=mlflow" not in words:
+        return
     if not uri:
         raise ValueError("log=mlflow: set MLFLOW_TRACKING_URI, such as to http://127.0.0.1:5000")
     if not uri.startswith(("http://", "https://")):
         raise ValueError(f"MLFLOW_TRACKING_URI={uri}: expected an address with http:// or https://")
-
-
-def check_correction(cfg: Config) -> None:
-    """ValueError if steps are to be corrected which the policy that learns has taken itself."""
-    correction = cfg.plain["algo"].get("correction", "none")
-    if correction not in ("auto", "none") and not cfg.cluster.lag_limit:
-        raise ValueError(
-            f"algo.correction={correction} changes nothing here: it is for cluster=ray with "
-            "cluster.sync=false and cluster.max_lag above 0"
-        )
 
 
 def writable(
@@ -59,7 +46,6 @@ def writable(
     """ValueError or OSError in one line unless a file can be written there; null is well.
 
     Args:
-        key, value: of the command line.
         suffixes: of which the file's name has one; it may have any if there is none.
         inputs: paths, or words, of what is read; the file may be none of these.
     """
@@ -134,14 +120,12 @@ def find_code(group: str, cfg: Plain, named: str | None) -> str | None:
 def saved_code(group: str, name: str, saved: str | None, allowed: str | None) -> str | None:
     """Where the code of a run's task or algorithm comes from: "here", or null if it is ours.
 
-    A run that was made with code of ours stays with it.
+    A run that was made with code of ours stays with it. ValueError unless it is ours or the command
+    line allows code of the working directory.
 
     Args:
-        group: task or algo.
-        name: of the task or algorithm.
         saved: what the configuration of the run says, which may come from a stranger.
         allowed: task_code on the command line.
-    ValueError unless it is ours or the command line allows code of the working directory.
     """
     names, folder = choices(group, builtin=True), CODE[group]
     if name in names and saved != "here":

@@ -35,21 +35,17 @@ def walk(node: yaml.MappingNode, prefix: str, inherited: str, lines: list[str]) 
             result += walk(value, f"{name}.", said, lines)
         else:
             said = comment(key, value, lines) or inherited
-            result.append(Key(name, source(value, lines), said))
+            result.append(Key(name, source(value), said))
     return result
 
 
-def source(node: yaml.Node, lines: list[str]) -> str:
+def source(node: yaml.Node) -> str:
     """A value as it stands in the file, on one line."""
-    start, end = node.start_mark, node.end_mark
-    part = lines[start.line : end.line + 1]
     if isinstance(node, yaml.SequenceNode) and not node.flow_style:
-        return f"[{', '.join(source(entry, lines) for entry in node.value)}]"
-    if start.line == end.line:
-        return part[0][start.column : end.column]
-    last = part[-1][: end.column]
-    words = [part[0][start.column :], *part[1:-1], last]
-    return " ".join(re.sub(r"\s#.*", "", line).strip() for line in words if line.strip())
+        return f"[{', '.join(map(source, node.value))}]"
+    start, end = node.start_mark, node.end_mark
+    text = str(start.buffer)[start.pointer : end.pointer]
+    return " ".join(filter(None, (re.sub(r"\s#.*", "", x).strip() for x in text.split("\n"))))
 
 
 def comment(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:

@@ -97,12 +97,7 @@ RANGES: dict[str, Range] = {
     "terrain.first_level": Range(0, MAX_HISTORY, whole=True),
     "terrain.up": SHARE,
     "terrain.down": SHARE,
-    "robot.kp": OF_JOINTS,
-    "robot.kd": OF_JOINTS,
-    "robot.torque": OF_JOINTS,
-    "robot.armature": OF_JOINTS,
-    "robot.scale": OF_JOINTS,
-    "robot.height": OF_JOINTS,
+    **{f"robot.{x}": OF_JOINTS for x in ("kp", "kd", "torque", "armature", "scale", "height")},
 }
 SECONDS = Range(1, 86400, whole=True)
 PLAY = {

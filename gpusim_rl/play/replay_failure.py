@@ -55,7 +55,7 @@ class FailureReplay:
 
     def __init__(self, path: Path, task_code: str | None = None):
         self.description, config, tensors = read(path, task_code)
-        with model_must_fit(config):
+        with model_must_fit(config.task, config.task_code):
             self.task = task = make_task(config, "cpu")
             settings: dict[str, Any] = dict(device="cpu", fields=task.fields, threads=1)
             settings |= {"actuator": task.actuator}

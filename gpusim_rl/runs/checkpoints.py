@@ -49,11 +49,7 @@ def valid_entry(name: str, *, sha256: object, bytes: object, success: Any) -> bo
 
 
 class Checkpoints:
-    """The checkpoints in one directory, <iteration>.safetensors, with their manifest.json.
-
-    Args:
-        path: the directory.
-    """
+    """The checkpoints in one directory, <iteration>.safetensors, with their manifest.json."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -68,12 +64,7 @@ class Checkpoints:
         """Write a checkpoint, and remove all but the last three and the most successful.
 
         On a full disk these make room for it, the oldest first; the newest always stays.
-
-        Args:
-            iteration: after which the state was taken.
-            state: name → tensor.
-            metadata: strings that are kept with it.
-            success: from 0 to 1, if it was evaluated.
+        `success` is from 0 to 1, if the state was evaluated.
         """
         from safetensors.torch import save as to_bytes
 
@@ -105,7 +96,8 @@ class Checkpoints:
             try:
                 # Why: docs/decisions/checkpoints.md
                 # the manifest comes first: a file that it does not list would be refused
-                self.write_manifest(manifest)
+                text = json.dumps(manifest, indent=1) + "\n"
+                write_whole(self.path / "manifest.json", text.encode())
                 return write_whole(path, data)
             except OSError as error:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -113,16 +105,8 @@ class Checkpoints:
                     raise
                 (self.path / older.pop(0)).unlink(missing_ok=True)
 
-    def write_manifest(self, manifest: Manifest) -> None:
-        """Write the manifest."""
-        write_whole(self.path / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
-
     def manifest(self) -> Manifest:
-        """Name of each checkpoint → its sha256, bytes and success; empty if there is no manifest.
-
-        Raises:
-            ValueError: the manifest is damaged.
-        """
+        """Name of each checkpoint → its entry, {} without a manifest; ValueError if damaged."""
         file = self.path / "manifest.json"
         if not file.exists():
             return {}
@@ -150,12 +134,8 @@ class Checkpoints:
     ) -> "tuple[dict[str, Tensor], dict[str, str], Path]":
         """Tensors, metadata and path of the last checkpoint that is whole.
 
-        Args:
-            say: called with one line if a later checkpoint is damaged.
-
-        Raises:
-            FileNotFoundError: there is no checkpoint.
-            ValueError: all are damaged, or the manifest is.
+        A line tells of a later one that is damaged. FileNotFoundError if there is none, ValueError
+        if all are damaged, or the manifest is.
         """
         for _ in range(TRIES):
             self.latest()  # raises if there is none
@@ -216,10 +196,20 @@ def names_to_keep(manifest: Manifest) -> list[str]:
     return last + best
 
 
-def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
-    """Tensors and metadata of a checkpoint.
+def read_tensors(path: Path, damaged: str) -> "tuple[dict[str, Tensor], dict[str, str]]":
+    """Tensors and metadata of a safetensors file; ValueError that it is `damaged`.
 
     The format is plain numbers: nothing in it is executed or larger than the file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
+    except (SafetensorError, OSError, RuntimeError, ValueError, MemoryError) as error:
+        raise ValueError(f"{path} is {damaged}: {error}") from None
+
+
+def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
+    """Tensors and metadata of a checkpoint.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -228,12 +218,7 @@ def load(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
     if not path.is_file():
         raise FileNotFoundError(f"no checkpoint {path}")
     check_size(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-            metadata = file.metadata() or {}
-    except (SafetensorError, OSError, RuntimeError, ValueError, MemoryError) as error:
-        raise ValueError(f"{path} is not a whole checkpoint: {error}") from None
+    tensors, metadata = read_tensors(path, "not a whole checkpoint")
     if not metadata.get("iteration", "").isdecimal():
         raise ValueError(f"{path} is a safetensors file, but not a checkpoint of gpusim_rl")
     return tensors, metadata

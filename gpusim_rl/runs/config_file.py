@@ -49,11 +49,7 @@ def read_plain(file: Path) -> Any:
 
 
 def read_config(file: Path) -> Plain:
-    """The composed configuration in a file.
-
-    Raises:
-        ValueError: the file is not the configuration of a run.
-    """
+    """The composed configuration in a file; ValueError if it is not that of a run."""
     config = read_plain(file)
     task = config.get("task") if isinstance(config, dict) else None
     if not isinstance(task, dict) or not is_plain(config):

@@ -4,16 +4,17 @@ demos = Demonstrations.read(Path("walk.safetensors"))
 demos.record.obs, demos.record.action  # (N, no) and (N, nu), episode after episode
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
+from gpusim_rl.runs.checkpoints import read_tensors
 
 FORMAT = "1"
 
@@ -51,7 +52,6 @@ class Demonstrations:
 
     @property
     def episodes(self) -> int:
-        """How many episodes there are."""
         return int(self.ended.sum())  # of a file, outside an iteration
 
     def first(self, episodes: int) -> "Demonstrations":
@@ -59,12 +59,14 @@ class Demonstrations:
         if episodes > self.episodes:
             raise ValueError(f"{episodes} episodes are asked for, and {self.episodes} are there")
         steps = int(self.ended.nonzero()[episodes - 1]) + 1
-        parts = {dtype: rows[:steps] for dtype, rows in self.record.parts.items()}
-        return Demonstrations(Record(self.record.columns, parts), self.description)
+        return self.mapped(lambda rows: rows[:steps])
 
     def to(self, device: torch.device) -> "Demonstrations":
         """The same episodes on a device."""
-        parts = {dtype: rows.to(device) for dtype, rows in self.record.parts.items()}
+        return self.mapped(lambda rows: rows.to(device))
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Demonstrations":
+        parts = {dtype: change(rows) for dtype, rows in self.record.parts.items()}
         return Demonstrations(Record(self.record.columns, parts), self.description)
 
     def check(self, description: dict[str, str], clip: float, where: str) -> None:
@@ -72,9 +74,8 @@ class Demonstrations:
 
         clip: `task.clip` of these worlds.
         """
-        of_file = self.description | {
-            "schema": self.record.schema
-        }  # its own, whatever the file says
+        # the columns are its own, whatever the file says
+        of_file = self.description | {"schema": self.record.schema}
         for name, here in description.items():
             if (there := of_file.get(name)) != here:
                 there = f"{there}"[:200]
@@ -94,18 +95,11 @@ class Demonstrations:
     def read(cls, path: Path) -> "Demonstrations":
         """Those of a file, on the CPU.
 
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: it is damaged, or holds no demonstrations.
+        FileNotFoundError if there is none, ValueError if it is damaged or holds no demonstrations.
         """
         if not path.is_file():
             raise FileNotFoundError(f"no demonstrations {path}")
-        try:
-            with safe_open(path, framework="pt") as file:
-                description = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}
-        except (SafetensorError, OSError, RuntimeError, ValueError, MemoryError) as error:
-            raise ValueError(f"{path} is no whole safetensors file: {error}") from None
+        tensors, description = read_tensors(path, "no whole safetensors file")
         if description.pop("gpusim_rl", "") != f"demonstrations {FORMAT}":
             raise ValueError(f"{path} holds no demonstrations: play.py mode=record writes them")
         return cls(packed_record(tensors, path), description)
@@ -114,17 +108,14 @@ class Demonstrations:
         """Fill the first rows of a ring (R, B, …), as if its worlds had done these steps. In place.
 
         Each world gets successive steps, from another one on. Its last row ends an episode, since
-        no row that the worlds write later follows from it.
+        no row that the worlds write later follows from it. ValueError if the ring has a column that
+        no demonstration has.
 
         Args:
             rows: of the ring, at most R.
             worlds: (B,) int64 global ids.
-
-        Raises:
-            ValueError: the ring has a column that no demonstration has.
         """
-        known = {*self.record.columns, "fault"}
-        if missing := [name for name in record.columns if name not in known]:
+        if missing := [x for x in record.columns if x not in {*self.record.columns, "fault"}]:
             raise ValueError(f"demonstrations have no column {missing[0]!r}")
         size, steps = len(self.record), torch.arange(rows, device=worlds.device)
         taken = (steps[:, None] + worlds * rows) % size  # (rows, B)
@@ -141,8 +132,7 @@ class Demonstrations:
 def packed_record(tensors: dict[str, Tensor], path: Path) -> Record:
     """The columns (N, …) of a file as a record.
 
-    Raises:
-        ValueError: they are no demonstrations, or hold a number that is not finite.
+    ValueError if they are no demonstrations, or hold a number that is not finite.
     """
     widths = [tensors[name].shape[-1] for name in ("obs", "critic", "action") if name in tensors]
     columns = demonstration_columns((*widths, 0, 0, 0)[:3])  # type: ignore[arg-type]

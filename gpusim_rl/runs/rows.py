@@ -18,11 +18,7 @@ def parse(line: str) -> Plain | None:
 
 
 class Rows:
-    """The rows of one file.
-
-    Args:
-        path: of the file; it need not exist.
-    """
+    """The rows of one file, which need not exist."""
 
     def __init__(self, path: Path):
         self.path = path

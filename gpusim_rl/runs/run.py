@@ -35,16 +35,12 @@ OUTPUTS = {"policy.onnx", "report.html", "play.mp4", "films"}  # that other prog
 
 
 def newest(root: Path = Path("runs")) -> Path:
-    """The run directory under root that has the newest checkpoint.
-
-    Raises:
-        FileNotFoundError: no run there has a checkpoint.
-    """
+    """The run directory under root that has the newest checkpoint, else FileNotFoundError."""
     checkpoints = [
-        p
+        file
         for folder in root.glob("**/checkpoints")
-        if (folder.parent / "config.yaml").is_file() and not folder.is_symlink()
-        for p in folder.glob("*.safetensors")
+        if (folder.parent / "config.yaml").is_file()
+        for file in Checkpoints(folder).saved()
     ]
     if not checkpoints:
         raise FileNotFoundError(
@@ -81,11 +77,7 @@ def check_links(path: Path) -> None:
 
 
 class Run:
-    """One run's directory.
-
-    Args:
-        path: the directory, which `create` makes and `open` checks.
-    """
+    """One run's directory, which `create` makes and `open` checks."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -97,12 +89,10 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: Plain, *, again: bool = False) -> "Run":
-        """Make a directory with its config.yaml and versions.json, and lock it.
+        """Make a directory, which must be new or empty, with its config.yaml and versions.json, and
+        lock it.
 
-        Args:
-            path: the directory, which must be new or empty.
-            config: the configuration.
-            again: also accept the directory of a run that ended before its first checkpoint.
+        again: also accept the directory of a run that ended before its first checkpoint.
 
         Raises:
             ValueError: the directory is not empty, has a link, or another process writes to it.
@@ -112,9 +102,7 @@ class Run:
         try:
             allowed = FILES if again and not run.checkpoints.saved() else {".lock"}
             names = {entry.name for entry in path.iterdir()} if path.exists() else set()
-            if {
-                name for name in names if not name.startswith(".") or ".part" not in name
-            } - allowed:
+            if any(name[0] != "." or ".part" not in name for name in names - allowed):
                 raise ValueError(
                     f"run_dir={path} is not empty: name another, or continue it with resume={path}"
                 )
@@ -129,14 +117,9 @@ class Run:
         return run
 
     def lock(self) -> None:
-        """Keep other processes from writing here until this one ends.
-
-        Raises:
-            ValueError: another process holds the lock.
-        """
-        file = os.open(
-            self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644
-        )
+        """Keep other processes from writing here until this one ends; ValueError if one does."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        file = os.open(self.path / ".lock", flags, 0o644)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -158,12 +141,8 @@ class Run:
 
     def check_lock(self) -> None:
         """Raise OSError if the directory was removed and now belongs to another run."""
-        lock = self.path / ".lock"
-        if (
-            self._lock is not None
-            and lock.exists()
-            and not os.path.samestat(os.fstat(self._lock), lock.stat())
-        ):
+        lock, own = self.path / ".lock", self._lock
+        if own is not None and lock.exists() and not os.path.samestat(os.fstat(own), lock.stat()):
             raise OSError(17, "another run is there now", str(self.path))
 
     def repair(self) -> None:
@@ -211,9 +190,8 @@ class Run:
     def open(cls, path: Path) -> "Run":
         """An existing run.
 
-        Raises:
-            FileNotFoundError: the directory has no config.yaml.
-            ValueError: one of its files is a link or a pipe.
+        FileNotFoundError if it has no config.yaml, ValueError if one of its files is a link or a
+        pipe.
         """
         if not (path / "config.yaml").is_file():
             raise FileNotFoundError(f"{path} is not a run directory: it has no config.yaml")
@@ -226,14 +204,12 @@ class Run:
         return read_config(self.path / "config.yaml")
 
     def rollbacks(self) -> int:
-        """How often the training was rolled back."""
         try:
             return max(0, min(int(read_text(self.path / "rollbacks.json")), 1000))
         except (OSError, ValueError):
             return 0
 
     def json(self, name: str, value: object) -> None:
-        """Write a JSON file of the run."""
         write_whole(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
 
     def keep_scores(self, iterations: int) -> None:
@@ -252,8 +228,7 @@ class Run:
     def log(self, row: Plain, name: str = "metrics.jsonl") -> None:
         """Append a row to a file of `ROWS`, after those that could not be written before.
 
-        Raises:
-            OSError: it cannot be written now either. The rows wait for the next call.
+        On an OSError the rows wait for the next call.
         """
         self._rows[name].add(row)
         self.check_lock()

@@ -23,25 +23,19 @@ class Summary:
     """A training as its directory tells it.
 
     Args:
-        run: the directory.
-        config: as composed.
         columns: name of a metric → (N,) its values, NaN in rows without it. `iteration` and
             `env_steps` are among them.
-        scores: of the final evaluation, without unknown ones; empty if there was none.
-        versions: what it ran on.
-        diff: what its checkout had that the commit lacked.
-        labels: metric → what reports call it, of metrics.json.
-        drives: of drives.json, what the robot made of constant commands; empty if there is none.
         failure: of report.json: where and why a training went wrong; empty if it did not.
+        drives: of drives.json, what the robot made of constant commands; empty if there is none.
     """
 
     run: Run
-    config: Plain
+    config: Plain  # as composed
     columns: dict[str, np.ndarray]
-    scores: dict[str, float]
-    versions: dict[str, str]
-    diff: str
-    labels: dict[str, str]
+    scores: dict[str, float]  # of the final evaluation, without unknown ones; perhaps empty
+    versions: dict[str, str]  # what it ran on
+    diff: str  # what its checkout had that the commit lacked
+    labels: dict[str, str]  # metric → what reports call it, of metrics.json
     failure: Plain
     drives: Plain
 
@@ -77,9 +71,8 @@ def number(value: object) -> float | None:
 def summarize(path: Path) -> Summary:
     """Read a run directory.
 
-    Raises:
-        FileNotFoundError: it is none.
-        ValueError: its configuration is damaged, or a file is a link or too large.
+    FileNotFoundError if it is none; ValueError if its configuration is damaged, or a file is a link
+    or too large.
     """
     run = Run.open(path)
     metrics = path / "metrics.jsonl"
@@ -125,4 +118,4 @@ def columns(rows: list[Plain]) -> dict[str, np.ndarray]:
         for name in table.keys() & row.keys():
             value = number(row[name])
             table[name][i] = np.nan if value is None else value
-    return {name: x for name, x in table.items() if name in names}
+    return table

@@ -15,21 +15,17 @@ from gpusim_rl.runs.run import Run
 # Not hashed: names that end so start again at each row of the log, or come from an evaluation.
 SUMS = ("sums", "env/success")
 PERIOD = 5.0  # s between two calls of what is done meanwhile
-HASHED = 10  # first iterations after which the state is hashed, for `gpusim_rl.verify`
+HASHED = 10  # first iterations after which the state is hashed, for `gpusim verify`
 
 
 def snapshot(state: dict[str, Tensor]) -> Callable[[], dict[str, Tensor]]:
     """Start to copy tensors to the host. The function returned waits for this copy and returns it.
 
-    Args:
-        state: name → tensor; nobody may write to these tensors any more.
+    Nobody may write to these tensors any more.
     """
-    if all(value.device.type == "cpu" for value in state.values()):
+    if all(x.device.type == "cpu" for x in state.values()):
         return lambda: state
-    host = {
-        name: torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-        for name, value in state.items()
-    }
+    host = {n: torch.empty(x.shape, dtype=x.dtype, pin_memory=True) for n, x in state.items()}
     for name, value in state.items():
         host[name].copy_(value, non_blocking=True)
     arrived = torch.cuda.Event()
@@ -61,7 +57,6 @@ class CheckpointWriter:
     while another thread captures a CUDA graph would break the capture.
 
     Args:
-        run: the run to write to.
         say: called with one line when writing fails, and when it works again.
         meanwhile: called in the thread at its beginning, and every few seconds.
     """
@@ -76,7 +71,7 @@ class CheckpointWriter:
         self.failed = ""  # why the last write failed
         self._jobs: list[dict[str, Any]] = []
         self._written: list[dict[str, Any]] = []  # jobs whose copies are to be freed
-        self._busy = self._ends = False
+        self._busy = False
         self._change = threading.Condition()
         self._start()
 
@@ -89,11 +84,9 @@ class CheckpointWriter:
     def save(
         self, iteration: int, state: dict[str, Tensor], metadata: dict[str, str], **more: Any
     ) -> None:
-        """Write a checkpoint; returns before it is written.
+        """Write a checkpoint, as `Checkpoints.save`; returns before it is written.
 
-        Args:
-            iteration, state, metadata: as for `Checkpoints.save`. Nobody may write to the tensors.
-            more: `success`, if the state was evaluated.
+        Nobody may write to the tensors. `more` has the success, if the state was evaluated.
         """
         self._submit(iteration=iteration, read=snapshot(state), metadata=metadata, more=more)
 
@@ -154,10 +147,8 @@ class CheckpointWriter:
             except Exception as error:  # an error must not end the only thread that writes
                 reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
                 if not self.failed:
-                    self.say(
-                        f"{self.run.path} cannot be written ({reason}): "
-                        "training goes on, each save tries again"
-                    )
+                    what = "training goes on, each save tries again"
+                    self.say(f"{self.run.path} cannot be written ({reason}): {what}")
                 self.failed = reason
             with self._change:
                 self._written.append(job)

@@ -30,8 +30,14 @@ LAUNCHING = 0.9  # share of the time: the GPU waits for the host that launches i
 class Verdict(NamedTuple):
     """The bound of the speed, and the line that says so."""
 
-    bound: str  # simulation, learning, the host or memory
-    line: str
+    bound: str  # simulation, learning, the host or memory; empty: an iteration in one graph
+    because: str
+    alone: str = ""
+
+    @property
+    def line(self) -> str:
+        """The line for people."""
+        return f"bound by {self.bound}{self.alone}: {self.because}" if self.bound else ""
 
 
 def verdict(
@@ -54,13 +60,11 @@ def verdict(
         launching: share of the time in which the host launched the GPU's work.
     """
     if pages > PAGES:
-        return Verdict("memory", f"bound by memory: {pages:,.0f} pages a second come from the disk")
+        return Verdict("memory", f"{pages:,.0f} pages a second come from the disk")
     if full > FULL:
-        return Verdict("memory", f"bound by memory: {full:.0%} of the GPU's is in use")
+        return Verdict("memory", f"{full:.0%} of the GPU's is in use")
     if launching is not None and launching > LAUNCHING:
-        return Verdict(
-            "the host", f"bound by the host: it launches kernels for {launching:.0%} of the time"
-        )
+        return Verdict("the host", f"it launches kernels for {launching:.0%} of the time")
     groups = CUDA if cores is None else CPU
     sums = {name: sum(shares.get(part, 0.0) for part in parts) for name, parts in groups.items()}
     bound = max(sums, key=lambda name: sums[name])
@@ -68,11 +72,11 @@ def verdict(
         return Verdict("", "")  # a whole iteration in one graph has no parts
     line = f"{TAKES[bound]} {sums[bound]:.0%} of the time"
     if cores is None:
-        return Verdict(bound, f"bound by {bound}: {line}")
+        return Verdict(bound, line)
     available = available or cores_available()
     alone = " on one core" if bound != "the host" and cores < ONE and available > 1 else ""
     busy = f"{cores:.1f} of {available} cores busy"
-    return Verdict(bound, f"bound by {bound}{alone}: {line}, {busy}")
+    return Verdict(bound, f"{line}, {busy}", alone)
 
 
 # Why: docs/decisions/cluster.md
@@ -88,19 +92,18 @@ def cluster_verdict(row: dict[str, float]) -> Verdict:
     said = f"the learner waits {wait:.0%} of the time, and the busiest actor {idle:.0%}"
     if packets > max(wait, 1 - wait - packets):
         line = f"it reads packets for {packets:.0%} of the time: choose fewer cluster.actors"
-        return Verdict("packets", f"bound by packets: {line}, or raise num_steps")
+        return Verdict("packets", f"{line}, or raise num_steps")
     if wait < WAITS:
-        return Verdict("the learner", f"bound by the learner: {said}: fewer cluster.actors do")
+        return Verdict("the learner", f"{said}: fewer cluster.actors do")
     if missing:
         line = f"{missing:.0f} of them ended or gave nothing: look at their machines"
-        return Verdict("missing actors", f"bound by missing actors: {line}")
+        return Verdict("missing actors", line)
     if 2 * idle + wait > 2:
-        line = f"{said}: raise num_steps, or take a faster link"
-        return Verdict("the network", f"bound by the network: {line}")
+        return Verdict("the network", f"{said}: raise num_steps, or take a faster link")
     if row["cluster/slowest"] > SLOW:
         times = f"one takes {row['cluster/slowest']:.1f} times as long as others"
-        return Verdict("one slow actor", f"bound by one slow actor: {times}: look at its machine")
-    return Verdict("the actors", f"bound by the actors: {said}: raise cluster.actors")
+        return Verdict("one slow actor", f"{times}: look at its machine")
+    return Verdict("the actors", f"{said}: raise cluster.actors")
 
 
 def pages_read() -> int:

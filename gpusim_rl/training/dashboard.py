@@ -32,11 +32,8 @@ class Dashboard:
     """The live table of a training, or plain lines where there is no terminal.
 
     Args:
-        title: shown above the table.
-        iterations: in all.
-        done: of them, before this process.
+        done: of the iterations, before this process.
         metrics: names in the table, and formats. Those of the learner come last.
-        quiet: print nothing.
     """
 
     def __init__(
@@ -96,7 +93,7 @@ class Dashboard:
         there = cluster_verdict(row).line if "cluster/idle" in row else ""
         self.bound = there if "actors" in shares else here.line
         if self.live:
-            self.live.update(self.table(row, left))
+            self.live.update(Table(self, row, left))
         elif trained_s >= self.quiet_until or i == self.iterations:
             self.quiet_until = trained_s + 5.0
             success = f"  success {row['success']:.3f}" if "success" in row else ""
@@ -109,19 +106,12 @@ class Dashboard:
             if i == self.iterations and self.bound:
                 self.say(self.bound)
 
-    def table(self, row: Row, left: float) -> "Table":
-        """The table of a row of metrics, with so many seconds left."""
-        return Table(self, row, left)
-
 
 class Picture(Live):
     """A live picture, drawn anew from the top when the terminal has another size.
 
     A terminal may have broken the lines of the last picture then: it cannot be erased line by line.
-
-    Args:
-        console: of the terminal.
-        lines: that stood above, to be printed again.
+    The lines that stood above are printed again.
     """
 
     def __init__(self, console: Console, lines: Iterable[str]):
@@ -148,10 +138,8 @@ class Column(NamedTuple):
 
 
 class Table:
-    """All that matters on one screen, in lines that are no longer than the terminal is wide.
-
-    The arguments are those of `Dashboard.table`.
-    """
+    """A row of metrics on one screen, with so many seconds left, in lines that are no longer than
+    the terminal is wide."""
 
     def __init__(self, board: Dashboard, row: Row, left: float):
         self.board, self.row, self.left = board, row, left

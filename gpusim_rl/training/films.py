@@ -25,12 +25,11 @@ class Films:
     """Makes films of checkpoints: one at a time, and one more checkpoint may wait for its turn.
 
     An error of the disk or of a film's process costs this film and a line, never the training.
+    Films go to the folder `films` of the run directory.
 
     Args:
-        path: the run directory; films go to its folder `films`.
         every: iterations between two; 0: no films; None: not in this process of several.
         code: words that play.py needs for the code of the run.
-        say: takes a line about a film that fails or is left out.
     """
 
     def __init__(self, path: Path, every: int | None, code: list[str], say: Callable[[str], None]):
@@ -77,12 +76,8 @@ class Films:
         if self.process and self.process.poll() is not None:
             self.end()
         if self.pending and not self.process:
-            self.start(self.take_pending())
-
-    def take_pending(self) -> int:
-        """The iteration whose checkpoint waits, 0 if none does; then none waits any more."""
-        i, self.pending = self.pending or 0, None
-        return i
+            i, self.pending = self.pending, None
+            self.start(i)
 
     def copied(self, i: int) -> Path:
         """The copy of a checkpoint, which is there until its film is made."""
@@ -160,12 +155,13 @@ class Films:
         begins again.
         """
         self.attempt(self.make, self.interrupt())
-        self.attempt(self.make, self.take_pending())
-        self.attempt(self.copy_if_due)
-        self.attempt(self.make, self.take_pending())
+        for step in (lambda: None, self.copy_if_due):
+            self.attempt(step)
+            i, self.pending = self.pending, None
+            self.attempt(self.make, i)
 
-    def make(self, i: int) -> None:
-        """Make the film of a copied checkpoint, if it is not 0, and wait for it."""
+    def make(self, i: int | None) -> None:
+        """Make the film of a copied checkpoint, if there is one, and wait for it."""
         if not i:
             return
         self.start(i, lowest=False)
@@ -189,13 +185,8 @@ class Films:
 def start_play(words: list[str], errors: IO[bytes], lowest: bool) -> Popen[bytes]:
     """Start play.py in a process that ends with this one, on one core and without a GPU.
 
-    Args:
-        words: of its command line.
-        errors: a file that takes what it writes to stderr.
-        lowest: whether it takes only time that nothing else wants.
-
-    Raises:
-        OSError: there is no memory for a process.
+    `errors` takes its stderr. With `lowest` it takes only time that nothing else wants. OSError if
+    there is no memory for a process.
     """
     env = {"PYTHONPATH": search_path(), "LP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     # -P: no module comes from the working directory
@@ -217,6 +208,5 @@ def iterations(folder: Path, suffix: str = "safetensors") -> list[int]:
 
 
 def remove(file: Path) -> None:
-    """Remove a file, if it is there."""
     if file.is_file():
         file.unlink()

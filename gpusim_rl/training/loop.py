@@ -44,10 +44,9 @@ class TrainingFailed(RuntimeError):
 
 @dataclass
 class PendingEvaluation:
-    """An evaluation that has begun.
+    """An evaluation that has begun, of the policy of an iteration.
 
     Args:
-        iteration: whose policy it is of.
         read: gives the success, as `Iteration.begin_evaluation` has it.
         mean_return: of episodes then.
         over: whether numbers by success were at their ends.
@@ -67,13 +66,10 @@ class Training:
     """Iterates until all iterations are done, the success is reached or somebody stops it.
 
     Args:
-        cfg: the configuration.
         iteration: ready for its next one. `self.iteration` is the one to use afterwards.
-        run: where checkpoints, metrics and hashes are written.
         metadata: of the checkpoint that it comes from: seconds trained before, roll-backs.
         build: makes an `Iteration` of a configuration.
         evaluate: gives the success of its policy, 0 to 1, as `Iteration.begin_evaluation` has it.
-        table: shows the rows of metrics.
 
     Attributes:
         stopped: what `stop` returned that ended the training, or 0.
@@ -114,9 +110,7 @@ class Training:
         The training ends when it is over, or when the generator is closed. It ends, too, when
         `stop` returns another number than 0: that is asked after each iteration. Of several
         processes only the first yields rows: there `stop` ends it, which all processes follow.
-
-        Raises:
-            TrainingFailed: it went wrong too often.
+        TrainingFailed if it went wrong too often.
         """
         if self.iteration.iterations == 0:
             # a training that goes wrong at once has a state to go back to
@@ -189,13 +183,8 @@ class Training:
     def success_if_due(self, i: int, wait: bool) -> tuple[Row, float | None]:
         """Begin an evaluation if one is due, and take the success of one that is done.
 
-        One that is due while another one is under way is left out.
-
-        Args:
-            wait: for the one that is under way.
-
-        Returns:
-            What i's row has of it, and the success if all numbers by success were at their end.
+        One that is due while another one is under way is left out; with `wait` that is waited for.
+        Returns what i's row has of it, and the success if all numbers by success were at their end.
         """
         begins, device = not self.evaluation and self.is_due(i), self.iteration.env.device
         if begins and device.type == "cuda":
@@ -221,13 +210,11 @@ class Training:
         return row, success if pending.over else None
 
     def is_due(self, i: int) -> bool:
-        """Whether i's policy is to be evaluated."""
         needed = self.iteration.schedule.needs_evaluation
         due = (needed or self.cfg.stop_at) and not i % self.cfg.eval_every
         return bool(due and self.group.broadcast(needed or self.progress.may_reach(i)))
 
     def begin_evaluation(self, i: int) -> None:
-        """Begin the evaluation of i's policy."""
         iteration, rank = self.iteration, self.group.rank
         over = iteration.schedule.is_over(iteration.env.success.item())  # outside the iteration
         read = iteration.begin_evaluation(self.evaluate) if rank == 0 else lambda wait: None
@@ -315,8 +302,7 @@ class Training:
     def roll_back(self, i: int, worst: torch.Tensor) -> None:
         """Go on from the last checkpoint with half the learning rates.
 
-        Raises:
-            TrainingFailed: that was done often enough, or no checkpoint can be read.
+        TrainingFailed if that was done often enough, or no checkpoint can be read.
         """
         reason = self.failure_report(i, worst)
         bad = f"{BAD} bad iterations in a row"
@@ -329,9 +315,8 @@ class Training:
         try:
             checkpoint = self.run.checkpoints.restore(self.table.say)
         except (OSError, ValueError) as error:
-            raise TrainingFailed(
-                f"{bad}, and no checkpoint can be loaded: {error}; {reason}"
-            ) from None
+            why = f"and no checkpoint can be loaded: {error}"
+            raise TrainingFailed(f"{bad}, {why}; {reason}") from None
         count = {"before": self.rollbacks_before, "now": self.rollbacks}
         load_checkpoint(self.iteration, self.cfg, checkpoint, **count)
         self.iteration.env.worst_step.clear()
@@ -391,32 +376,22 @@ class Training:
 
 
 def describe_failure(env: Env, row: Tensor, iteration: int) -> tuple[str, Plain, dict[str, Tensor]]:
-    """(one line, the entries of report.json, tensors) of the worst step.
-
-    Args:
-        env: of the training; row: from `env.worst_step.worst()`.
-        iteration: that was logged.
-    """
+    """(one line, the entries of report.json, tensors) of `row`, from `env.worst_step.worst()`."""
     worst = env.worst_step.read(row.cpu())
     terms = dict(zip(env.terms, worst.terms, strict=True))
     not_finite = [name for name, value in terms.items() if not abs(value) < 1e8]
     term = not_finite[0] if not_finite else max(terms, key=lambda name: abs(terms[name]))
     why = " and ".join(worst.why) or "no step was quarantined"
-    line = (
-        f"world {worst.world}, step {worst.step}: {why};"
-        f" largest reward term {term} = {terms[term]:.4g}"
-    )
+    line = f"world {worst.world}, step {worst.step}: {why}; largest reward term {term}"
+    line += f" = {terms[term]:.4g}"
     report = {"iteration": iteration, "world": worst.world, "step": worst.step, "why": worst.why}
     return line, report | {"term": term, "terms": terms}, worst.tensors
 
 
 def write_failure_report(run: Run, cfg: Plain, report: Plain, tensors: dict[str, Tensor]) -> str:
     """Write report.json and repro.safetensors. Returns what to tell the user about them."""
-    portable = run.portable(cfg)
-    report_metadata = report | {
-        key: portable[key] for key in ("task", "robot", "terrain", "task_code")
-    }
-    path = run.path / "repro.safetensors"
+    portable, path = run.portable(cfg), run.path / "repro.safetensors"
+    report_metadata = report | {x: portable[x] for x in ("task", "robot", "terrain", "task_code")}
     try:
         run.json("report.json", report)
         write_whole(path, to_bytes(tensors, metadata={"gpusim_rl": json.dumps(report_metadata)}))

@@ -23,13 +23,7 @@ UNITS = {"time_s": "time_seconds", "steps_per_s": "steps_per_second"}  # as Prom
 
 
 class Machine:
-    """Readings of the machine, and a file with the newest metrics of a training.
-
-    Args:
-        run: of the training.
-        task: its name.
-        device: that it trains on.
-    """
+    """Readings of the machine and of a device, and a file with the newest metrics of a training."""
 
     def __init__(self, run: Run, task: str, device: torch.device):
         self.run, self.process = run, psutil.Process()
@@ -102,11 +96,8 @@ def prometheus_text(
 ) -> str:
     """A row of metrics in Prometheus' text format.
 
-    A key such as `reward/up` is `gpusim_reward{name="up"}`; all metrics are gauges.
-
-    Args:
-        labels: of all of them.
-        source: where they come from, which is their help.
+    A key such as `reward/up` is `gpusim_reward{name="up"}`; all metrics are gauges. Their `source`
+    is their help.
     """
     families: dict[str, list[str]] = {}
     for key, value in row.items():

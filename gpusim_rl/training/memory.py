@@ -58,8 +58,7 @@ class Plan(NamedTuple):
 def show_plan(cfg: Config) -> None:
     """Print the memory that a configuration of `configure` needs, and how many worlds fit.
 
-    Raises:
-        ValueError: its worlds do not fit.
+    ValueError if its own do not.
     """
     cfg, _ = choose_device_overrides(cfg)
     show(measure(cfg, ProcessGroup.from_environment()), cfg.num_envs)
@@ -75,60 +74,38 @@ def make_on_device(
 ) -> tuple[Iteration, Config, str]:
     """An iteration, its configuration as config.yaml keeps it, and a line of overrides.
 
-    The line says what the recipe gave, and what the section `gpu` did.
+    The line says what the recipe gave, and what the section `gpu` did. A number of worlds of that
+    section that does not fit in memory becomes the most that do. Of several processes none takes
+    fewer: they would have to agree first.
 
-    Args:
-        cfg: of `configure`.
-        group: the processes that share the worlds.
-        make: makes the iteration.
-    ValueError if it cannot be built.
+    ValueError if it cannot be built, OutOfMemory if the number of worlds is a user's or none fits.
     """
-    recipe = cfg.recipe
+    recipe, make = cfg.recipe, make or make_iteration
     cfg, chosen = choose_device_overrides(cfg)
-    iteration, cfg = make_fitting(cfg, group, chosen, make)
+    try:
+        iteration, failure = make(cfg, group=group), ""
+    except OutOfMemory as error:
+        if "num_envs" not in chosen or group.size > 1:
+            raise
+        iteration, failure = None, str(error)
+    if not iteration:
+        step = group.size * world_multiple(cfg)
+        worlds = measure(cfg, group).largest // step * step
+        if not 0 < worlds < cfg.num_envs:
+            raise OutOfMemory(failure)
+        free_unused()  # what was measured
+        errors.warn(f"warning: {failure}; so num_envs={worlds}, the most that fit")
+        cfg = cfg.replace({"num_envs": worlds})
+        iteration = make(cfg, group=group)
     values = flatten(cfg.plain)
     line = " ".join(f"{key}={values[key]}" for key in chosen)
     lines = [describe_recipe(recipe, cfg.plain), line and f"on a GPU: {line}"]
     return iteration, cfg, "; ".join(filter(None, lines))
 
 
-def make_fitting(
-    cfg: Config, group: ProcessGroup, chosen: dict[str, Any], make: Maker | None = None
-) -> tuple[Iteration, Config]:
-    """An iteration, and its configuration, with fewer worlds if as many do not fit in memory.
-
-    Args:
-        cfg: the configuration of a training on its device.
-        group: of several processes, none takes fewer: they would have to agree first.
-        chosen: what the section `gpu` gave. A number of worlds that a user gave is kept.
-
-    Raises:
-        OutOfMemory: the number may not be changed, or no world fits.
-    """
-    try:
-        return (make or make_iteration)(cfg, group=group), cfg
-    except OutOfMemory as error:
-        if "num_envs" not in chosen or group.size > 1:
-            raise
-        failure = str(error)
-    step = group.size * world_multiple(cfg)
-    worlds = measure(cfg, group).largest // step * step
-    if not 0 < worlds < cfg.num_envs:
-        raise OutOfMemory(failure)
-    free_unused()  # what was measured
-    errors.warn(f"warning: {failure}; so num_envs={worlds}, the most that fit")
-    cfg = cfg.replace({"num_envs": worlds})
-    return (make or make_iteration)(cfg, group=group), cfg
-
-
 def measure_plan(build: Callable[[int], Iteration], world_multiple: int = 1) -> Plan:
-    """Measure what build(worlds) holds after an iteration at two sizes. It is linear in worlds.
-
-    world_multiple: the number of worlds must be a multiple of it.
-
-    Raises:
-        OutOfMemory: not even the smallest sizes fit.
-    """
+    """Measure what build(worlds) holds after an iteration at two sizes. It is linear in worlds,
+    whose number must be a multiple of another. OutOfMemory if not even the smallest sizes fit."""
     # The first one also loads modules, libraries and kernels, which are not to be measured.
     env = build(world_multiple * math.ceil(FEW["cpu"] / world_multiple)).env
     device, alone = env.device, env.group.size == 1
@@ -136,19 +113,14 @@ def measure_plan(build: Callable[[int], Iteration], world_multiple: int = 1) -> 
     few = world_multiple * math.ceil(FEW[device.type] / world_multiple)
     while True:
         try:
-            return extrapolate(build, few, device)
+            measure_parts(build, few, device)
+            free, many = free_bytes(device), MORE * few
+            a, b = (measure_parts(build, worlds, device) for worlds in (few, many))
+            break
         except OutOfMemory:
             if few == world_multiple or not alone:  # other processes would measure something else
                 raise
             few = world_multiple * math.ceil(few / MORE / world_multiple)
-
-
-def extrapolate(build: Callable[[int], Iteration], few: int, device: torch.device) -> Plan:
-    """The plan from what `few` worlds hold, and MORE times as many."""
-    many = MORE * few
-    measure_parts(build, few, device)
-    free = free_bytes(device)
-    a, b = (measure_parts(build, worlds, device) for worlds in (few, many))
     slope = {part: max(0.0, (b[part] - a[part]) / (many - few)) for part in PARTS}
     return Plan({part: max(0.0, a[part] - few * slope[part]) for part in PARTS}, slope, free)
 
@@ -207,11 +179,7 @@ def update_bytes(iteration: Iteration, seen: set[int]) -> int:
 
 
 def show(plan: Plan, worlds: int) -> None:
-    """Print what each part takes with so many worlds, and how many fit.
-
-    Raises:
-        ValueError: these do not fit.
-    """
+    """Print what each part takes with so many worlds, and how many fit. ValueError if not these."""
     console, sizes = Console() if sys.stdout.isatty() else Console(width=100), plan.bytes(worlds)
     table = Table("MiB", f"{worlds:,} worlds", "each world", box=None, pad_edge=False)
     for column in table.columns[1:]:
@@ -255,10 +223,8 @@ def held_bytes(thing: Any, seen: set[int], *, skip: tuple[Any, ...] = ()) -> int
         else:
             place, n = 0, 0
             inside = x if isinstance(x, dict) else getattr(x, "__dict__", {})
-            stack += [
-                *(inside.values() if isinstance(inside, dict) else ()),
-                *(x if isinstance(x, list | tuple) else ()),
-            ]
+            stack += inside.values() if isinstance(inside, dict) else ()
+            stack += x if isinstance(x, list | tuple) else ()
         if n and place not in seen:
             seen.add(place)
             size += n

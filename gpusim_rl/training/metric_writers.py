@@ -12,14 +12,13 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from netrc import NetrcParseError, netrc
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from gpusim_rl.config.nested_dict import leaves
 from gpusim_rl.core.errors import printable, reason, warn
 from gpusim_rl.core.files import Plain, digest
 from gpusim_rl.core.metrics import Metric, public_name
-from gpusim_rl.core.paths import install
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.training.dashboard import Row
 
@@ -35,10 +34,13 @@ PICTURES = 120  # of a film in TensorBoard at most
 HALF = "fps=10,scale=iw/2:-2"  # for ffmpeg: ten pictures per second, of half the size
 
 
-class Sink(Protocol):
-    """A place for rows and files of one training. Rows have the public names of metrics."""
+class Sink:
+    """A place for rows and files of one training; this one discards everything.
 
-    where: str  # one line for people: the address, or how to look at it; perhaps empty
+    Rows have the public names of metrics.
+    """
+
+    where = ""  # one line for people: the address, or how to look at it; perhaps empty
 
     def write(self, row: Row) -> None:
         """Take a row of metrics, at its `iteration`."""
@@ -50,49 +52,10 @@ class Sink(Protocol):
         """Finish. No other method may be called afterwards, but this one again."""
 
 
-class LoggedRun(NamedTuple):
-    """What a logger has to know of a run.
-
-    Args:
-        auto: the user named no logger, so the line says how to keep all here.
-        path: of the run.
-        config: the whole configuration.
-        done: iterations of a run that is continued.
-    """
-
-    auto: bool
-    path: Path
-    config: Plain
-    done: int
-
-    @property
-    def log(self) -> Plain:
-        """The section of the configuration: project, and perhaps run, group, tags, registry."""
-        return self.config["log"]
-
-    @property
-    def name(self) -> str:
-        """What the run is called."""
-        return self.log["run"] or self.path.name
-
-
-class NullSink:
-    """A sink that discards everything."""
-
-    where = ""
-
-    def write(self, row: Row) -> None: ...
-    def add(self, file: Path) -> None: ...
-    def close(self, failed: bool = False) -> None: ...
-
-
-class OptionalSink:
+class OptionalSink(Sink):
     """A sink that must not fail a training: its first error is one line, and it is off afterwards.
 
-    Args:
-        name: what the line calls it.
-        to: the sink.
-        metrics: the public names of what a row holds.
+    name: what the line calls it; metrics: the public names of what a row holds.
     """
 
     def __init__(self, name: str, to: Sink, metrics: Iterable[Metric] = ()):
@@ -119,26 +82,24 @@ class OptionalSink:
             yield
         except Exception as error:
             warn(f"{self.name} is off from now on: {reason(error)}")
-            to, self.to = self.to, NullSink()
+            to, self.to = self.to, Sink()
             with suppress(Exception):
                 to.close(failed=True)
 
 
-class WandB:
+class WandB(Sink):
     """A run at Weights & Biases."""
 
-    def __init__(self, logged: LoggedRun):
+    def __init__(self, path: Path, config: Plain, done: int, auto: bool):
         import wandb
 
-        log = logged.log
-
+        log = config["log"]
         if not logged_in():  # else it would prompt, or wait for the network
             os.environ.setdefault("WANDB_MODE", "offline")
         os.environ.setdefault("WANDB_FINISH_TIMEOUT", LAST)
         os.environ.setdefault("WANDB_FINISH_TIMEOUT_RAISES", "true")
-        options: Plain = {"project": log["project"], "name": logged.name}
-        options |= {"group": log["group"], "tags": log["tags"], "dir": logged.path}
-        options["config"] = logged.config
+        options: Plain = {"project": log["project"], "name": log["run"] or path.name}
+        options |= {"group": log["group"], "tags": log["tags"], "dir": path, "config": config}
         options["settings"] = wandb.Settings(silent=True, init_timeout=PATIENCE)
         failed = "W&B is offline; "
         try:
@@ -149,12 +110,12 @@ class WandB:
             failed = f"W&B cannot be used: {printable(why[:200])}; "
             self.run = wandb.init(**options, mode="offline")
         self.run.define_metric("*", step_metric="iteration")  # W&B's own step cannot go back
-        self.task, self.step, self.finished = logged.config["task"]["name"], 0, False
+        self.task, self.step, self.finished = config["task"]["name"], 0, False
         self.registry = None if self.run.offline else log["registry"]
         if self.run.offline:  # then its `url` prints a warning
             folder = Path(self.run.dir).parent
             self.where = f"{failed}`wandb sync {folder}` sends the run later"
-        elif logged.auto:
+        elif auto:
             self.where = (
                 "log=auto: logged in to W&B, so metrics, film and policy are uploaded to "
                 f"{self.run.url}; log=none keeps them here"
@@ -197,7 +158,7 @@ class WandB:
             raise
 
 
-class TensorBoard:
+class TensorBoard(Sink):
     """Event files in the directory `tensorboard` of a run.
 
     A film is animated pictures, which TensorBoard shows. An ONNX file is a tensor that holds its
@@ -205,15 +166,12 @@ class TensorBoard:
     that is continued, replace what was logged of them.
     """
 
-    def __init__(self, logged: LoggedRun):
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            needs = f"log=tensorboard needs tensorboard: {install('tensorboard')}"
-            raise ValueError(needs) from None
+    def __init__(self, path: Path, config: Plain, done: int, auto: bool):
+        from torch.utils.tensorboard import SummaryWriter
+
         silence_threads()
-        folder, self.step = logged.path / "tensorboard", logged.done
-        self.writer = SummaryWriter(str(folder), purge_step=logged.done + 1)
+        folder, self.step = path / "tensorboard", done
+        self.writer = SummaryWriter(str(folder), purge_step=done + 1)
         self.where = f"TensorBoard: tensorboard --logdir {folder}"
 
     def write(self, row: Row) -> None:
@@ -247,7 +205,7 @@ class TensorBoard:
         self.writer.close()
 
 
-class MLflow:
+class MLflow(Sink):
     """A run at an MLflow server, whose address is in MLFLOW_TRACKING_URI.
 
     A thread sends the numbers of each second in one message, so that a training waits for none.
@@ -256,7 +214,7 @@ class MLflow:
     """
 
     # Why: docs/decisions/metrics.md
-    def __init__(self, logged: LoggedRun):
+    def __init__(self, path: Path, config: Plain, done: int, auto: bool):
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it would tell its maker of use
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # else it tries for minutes
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", f"{PATIENCE:.0f}")
@@ -266,13 +224,13 @@ class MLflow:
         # a dead server is one line, and not one of each attempt
         for name in ("urllib3.connectionpool", "mlflow"):
             logging.getLogger(name).setLevel(logging.ERROR)
-        self.task, self.step = logged.config["task"]["name"], logged.done
-        self.model = logged.log["registry"] or f"{self.task}-policy"
+        self.task, self.step = config["task"]["name"], done
+        self.model = config["log"]["registry"] or f"{self.task}-policy"
         self.uri = os.environ["MLFLOW_TRACKING_URI"]
         try:
             with waiting("waiting for MLflow"):
                 self.client = MlflowClient()
-                self.id = self.begin(logged)
+                self.id = self.begin(path, config)
         except Exception as error:
             raise self.no_answer(error) from None
         self.where = f"MLflow: {self.uri}, run {self.id}"
@@ -282,20 +240,19 @@ class MLflow:
         self.thread = threading.Thread(target=self.send_each_second, name="MLflow", daemon=True)
         self.thread.start()
 
-    def begin(self, logged: LoggedRun) -> str:
+    def begin(self, path: Path, config: Plain) -> str:
         """Make the run, with all keys of the configuration. Returns its identifier."""
         from mlflow.entities import Param
 
-        project, log = logged.log["project"], logged.log
-        experiment = self.client.get_experiment_by_name(project)
+        log, tags = config["log"], dict.fromkeys(config["log"]["tags"], "true")
+        tags |= {"group": log["group"]} if log["group"] else {}
+        experiment = self.client.get_experiment_by_name(project := log["project"])
         at = experiment.experiment_id if experiment else self.client.create_experiment(project)
-        tags = dict.fromkeys(log["tags"], "true") | (
-            {"group": log["group"]} if log["group"] else {}
-        )
-        run = self.client.create_run(at, tags=tags, run_name=logged.name).info.run_id
+        name = log["run"] or path.name
+        run = self.client.create_run(at, tags=tags, run_name=name).info.run_id
         values = [
             Param(NOT_IN_NAMES.sub("_", key), str(x)[:LONGEST_PARAMETER])
-            for key, x in leaves(logged.config).items()
+            for key, x in leaves(config).items()
         ]
         for i in range(0, len(values), MOST_PARAMETERS):
             self.client.log_batch(run, params=values[i : i + MOST_PARAMETERS])
@@ -326,7 +283,6 @@ class MLflow:
         return ConnectionError(f"{self.uri} does not take the run: {reason(error)[:200]}")
 
     def send(self) -> None:
-        """Send the numbers that wait."""
         while batch := self.metrics[:MOST_METRICS]:
             self.client.log_batch(self.id, metrics=batch)
             del self.metrics[: len(batch)]
@@ -356,7 +312,8 @@ class MLflow:
             self.client.set_terminated(self.id, "FAILED" if failed else "FINISHED")
 
 
-LOGGERS: dict[str, tuple[str, Callable[[LoggedRun], Sink]]] = {  # log= → what people call it, class
+# log= → what people call it, class. `auto`: the user named none, so W&B says how to keep all here.
+LOGGERS: dict[str, tuple[str, Callable[[Path, Plain, int, bool], Sink]]] = {
     "wandb": ("W&B", WandB),
     "tensorboard": ("TensorBoard", TensorBoard),
     "mlflow": ("MLflow", MLflow),
@@ -387,7 +344,6 @@ def sink(
     """The sink of log=name. `auto` is W&B where a login exists, else nothing.
 
     Args:
-        path, config: of the run: its directory and its whole configuration.
         done: iterations of a run that is continued.
         metrics: the public names of what a row holds.
     """
@@ -395,13 +351,13 @@ def sink(
         raise ValueError(f"unknown log {name!r}: choose one of {', '.join(choices)}")
     auto = name == "auto"
     if name == "none" or (auto and not logged_in()):
-        return NullSink()
+        return Sink()
     title, logger = LOGGERS["wandb" if auto else name]
     try:
-        return OptionalSink(title, logger(LoggedRun(auto, path, config, done)), metrics)
+        return OptionalSink(title, logger(path, config, done, auto), metrics)
     except ConnectionError as error:
         warn(f"{title} is off: {error}")
-        return NullSink()
+        return Sink()
 
 
 def pictures(film: Path) -> tuple[bytes, int, int]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.assembly.earlier_runs import load_last
 from gpusim_rl.assembly.learners import ACTOR
 from gpusim_rl.assembly.models import keep_models
 from gpusim_rl.config import resume
@@ -16,7 +17,6 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
 from gpusim_rl.core.states import copy_state, layout
-from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.progress import is_over, number
 
@@ -27,42 +27,30 @@ Opened = tuple[Run, dict[str, str], Config]
 
 
 def open_run(cfg: Config, iteration: Iteration) -> Opened:
-    """The run directory of a training: a new one, or that of resume=.
-
-    Returns:
-        The run, the metadata of the checkpoint that it continues, and the configuration, which
-        names the copies of models in the run.
-    """
+    """The run directory of a training, a new one or that of resume=; the metadata of the checkpoint
+    that it continues; and the configuration, which names the copies of models in the run."""
     if cfg.resume:
         return continue_run(cfg, iteration)
     weights = begin_with(Path(cfg.start), iteration, cfg.algo.name) if cfg.start else {}
     if isinstance(iteration.learner, Cloning):
         iteration.learner.clone(errors.warn if iteration.group.rank == 0 else lambda line: None)
         weights = policy_of(iteration.state())
-    run, metadata, cfg = create_run(cfg, iteration)
-    cfg = keep_demos(cfg, iteration, run)
+    run, cfg = create_run(cfg, iteration)
     if weights and iteration.group.rank == 0:
         write_whole(run.path / START, to_bytes(weights))
-    return run, metadata, cfg
+    return run, {}, cfg
 
 
 def begin_with(path: Path, iteration: Iteration, algo: str) -> dict[str, Tensor]:
     """Take the weights and normalizers of another run's last checkpoint, and return them. In place.
 
     Of a run of another algorithm than `algo`, the actor is taken, and what else fits.
-    The first process chooses the checkpoint, since that run may go on meanwhile.
 
     Raises:
         OSError, ValueError: there is none, or its networks are of other shapes.
     """
-    file = Path()
-    if iteration.group.rank == 0:
-        _, _, file = Run.open(path).checkpoints.restore(errors.warn)
-    # each process would else choose by itself, while that run goes on
-    file = iteration.group.broadcast(file)
-    state, _ = load(file)
-    weights = policy_of(state)
-    said = ""
+    state, _, file = load_last(path, iteration.group)
+    weights, said = policy_of(state), ""
     if flatten(Run.open(path).config).get("algo.name") != algo:
         weights, said = join_networks(weights, iteration, path)
     iteration.policy.load(weights, str(file))
@@ -74,19 +62,6 @@ def begin_with(path: Path, iteration: Iteration, algo: str) -> dict[str, Tensor]
 def policy_of(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights and normalizers of a checkpoint."""
     return {name: x.contiguous() for name, x in state.items() if name.startswith("policy/")}
-
-
-def keep_demos(cfg: Config, iteration: Iteration, run: Run) -> Config:
-    """Copy demonstrations into a new run. Returns the configuration that names the copies."""
-    users = {"demos": iteration.learner, "reward.demos": next(iter(iteration.rewards), None)}
-    for key, user in users.items():
-        if demos := getattr(user, "demos", None):
-            path = run.path / resume.KEPT[key]
-            cfg = cfg.replace({key: str(path)})
-            if iteration.group.rank == 0:
-                demos.write(path)
-                run.configure(cfg.plain)
-    return cfg
 
 
 def join_networks(
@@ -108,19 +83,26 @@ def join_networks(
     return joined, f"start={path}: it gives {taken}; {new} begin anew"
 
 
-def create_run(cfg: Config, iteration: Iteration) -> Opened:
-    """A new run directory, with a copy of the teacher, and of each model that is not ours."""
+def create_run(cfg: Config, iteration: Iteration) -> tuple[Run, Config]:
+    """A new run directory, with copies of the files that it needs, and the configuration that
+    names these copies."""
     path, group = cfg.run_dir, iteration.group
     if not path and group.rank == 0:
         name = f"{datetime.now():%Y-%m-%d_%H-%M-%S}-s{cfg.seed}"
         path = new_directory(Path("runs") / cfg.task.name / name)
     path = Path(group.broadcast(path))
     if group.rank > 0:
-        return Run(path), {}, cfg
+        return Run(path), cfg
     run = Run.create(path, cfg.plain, again=cfg.auto_resume)
-    cfg = keep_models(cfg, run.path, iteration.spec.teacher)
+    copies = keep_models(cfg, path, iteration.spec.teacher)
+    users = {"demos": iteration.learner, "reward.demos": next(iter(iteration.rewards), None)}
+    for key, user in users.items():
+        if demos := getattr(user, "demos", None):
+            copies[key] = str(path / resume.KEPT[key])
+            demos.write(Path(copies[key]))
+    cfg = cfg.replace(copies)
     run.configure(cfg.plain)
-    return run, {}, cfg
+    return run, cfg
 
 
 def continue_run(cfg: Config, iteration: Iteration) -> Opened:
@@ -165,14 +147,11 @@ def load_checkpoint(
     """Load a checkpoint, and halve the learning rates for each roll-back since. In place.
 
     Numbers of the algorithm that were changed since it was trained are written over its own.
+    ValueError if it does not fit, or the learner does not say what a changed rate is.
 
     Args:
-        checkpoint: its state, its metadata and its file.
         before: roll-backs before this program trained, which lower no rate that was changed.
         now: roll-backs so far.
-
-    Raises:
-        ValueError: it does not fit, or the learner does not say what a changed rate is.
     """
     state, metadata, path = checkpoint
     changed, learner = resume.edits(metadata, cfg.plain, path), iteration.learner

@@ -15,10 +15,7 @@ def number(text: str | None, least: float = 0.0) -> float:
 
 
 def is_over(cfg: Config, metadata: dict[str, str], iterations: int) -> bool:
-    """Whether a training needs no more than the iterations that it has done.
-
-    metadata: of the checkpoint that it continues.
-    """
+    """Whether a training needs no more than the iterations that it and its checkpoint have done."""
     reached = bool(cfg.stop_at) and number(metadata.get("success")) >= cfg.stop_at
     return reached or iterations >= cfg.iterations
 
@@ -26,9 +23,7 @@ def is_over(cfg: Config, metadata: dict[str, str], iterations: int) -> bool:
 class Progress:
     """The mean return of episodes as last logged, and as it was at the last evaluation.
 
-    Args:
-        cfg: the configuration.
-        metadata: of a checkpoint, with what `metadata` returned when it was saved.
+    metadata: of a checkpoint, with what `metadata` returned when it was saved.
     """
 
     def __init__(self, cfg: Config, metadata: dict[str, str]):

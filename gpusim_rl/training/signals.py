@@ -14,10 +14,8 @@ class Signals:
     """A context in which SIGTERM, SIGINT and SIGHUP are noted in `caught`.
 
     The second signal ends the program at once. One that comes within seconds of the first does
-    not, since schedulers and torchrun send the same one twice; SIGINT always does.
-
-    Args:
-        goes_on: called when the process, which was stopped, goes on (SIGCONT).
+    not, since schedulers and torchrun send the same one twice; SIGINT always does. `goes_on` is
+    called when the process, which was stopped, goes on (SIGCONT).
     """
 
     caught, when = 0, 0.0

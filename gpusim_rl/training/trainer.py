@@ -47,11 +47,9 @@ from gpusim_rl.training.open_run import open_run
 
 @dataclass(frozen=True)
 class Result:
-    """The end of a training: its directory, its scores, and what went wrong.
+    """The end of a training after some iterations: its directory, its scores, and what went wrong.
 
     Args:
-        path: the run directory.
-        iterations: how many are done.
         signal: number of the signal that ended the training early; 0 if none did.
         failure: why the last checkpoint could not be written; empty if it was.
         refused: why the policy fails gate=true; empty if it passes, or was not judged.
@@ -69,16 +67,14 @@ class Result:
 class Trainer:
     """One training: its worlds and its learner, its run directory and its metrics.
 
+    ValueError if it cannot be built, OSError if its run directory cannot be written.
+
     Args:
         cfg: from `configure`.
         make: makes the iteration, if another than that of this process.
 
     Attributes:
         after_row: functions that take each row of metrics. They may be added to.
-
-    Raises:
-        ValueError: it cannot be built.
-        OSError: its run directory cannot be written.
     """
 
     def __init__(self, cfg: Config, make: Maker | None = None):
@@ -119,18 +115,15 @@ class Trainer:
         """Train, and yield each row of metrics.
 
         It may be left at any row. The last iteration is saved then, and `close` ends the loggers.
+        TrainingFailed if it went wrong too often.
 
         stop: asked after each iteration; another number than 0 ends the training.
-
-        Raises:
-            TrainingFailed: it went wrong too often.
         """
         task, sim = self.loop.iteration.env.task, self.cfg.sim
         first = filter(None, [f"run: {self.run.path}", self.device_overrides, task.difference])
-        cost = solver_cost(
-            sim.name, self.cfg.device, task.physics, task.substeps, bool(sim.conditional)
-        )
-        order = order_of_contacts(sim.name, self.cfg.device, task.physics, bool(sim.deterministic))
+        where = sim.name, self.cfg.device, task.physics
+        cost = solver_cost(*where, task.substeps, bool(sim.conditional))
+        order = order_of_contacts(*where, bool(sim.deterministic))
         failed = True
         try:
             with self.table:
@@ -151,7 +144,6 @@ class Trainer:
                 self.close(failed)
 
     def log(self, row: Row) -> None:
-        """Give a row of metrics to all that take one."""
         for take in self.after_row:
             take(row)
 
@@ -201,8 +193,7 @@ class Trainer:
     def write_files(self, scores: Scores) -> None:
         """Write the scores, what the policy was shown, and the policy; then wait for the films.
 
-        Raises:
-            ValueError, OSError: the policy cannot be exported, or a file not be written.
+        ValueError or OSError if the policy cannot be exported, or a file not be written.
         """
         self.run.repair()
         self.run.json("eval.json", scores)
@@ -286,6 +277,5 @@ def tracking(iteration: Iteration, weights: dict[str, float]) -> float:
     """The share of drives without a failure, calibrated; 1 for a task that is not driven."""
     if iteration.env.task.drives is None:
         return 1.0
-    return drives.share_tracked(
-        calibration.calibrate(iteration.env, iteration.policy, weights=weights)
-    )
+    driven = calibration.calibrate(iteration.env, iteration.policy, weights=weights)
+    return drives.share_tracked(driven)

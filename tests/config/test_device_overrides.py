@@ -134,18 +134,20 @@ def limited(make_ppo: Any, most: int, cfg: Config, worlds: int | None = None, **
 def test_as_many_worlds_as_fit(monkeypatch, capsys):
     """Worlds of the section that do not fit become the most that do; a user's number is kept."""
     cfg = make_config("task=cartpole", *SMALL, "device=cpu", "num_envs=4096")
-    own = memory.make_iteration
+    own, chosen = memory.make_iteration, {"num_envs": 4096}
+    monkeypatch.setattr(memory, "choose_device_overrides", lambda cfg: (cfg, chosen))
     monkeypatch.setattr(memory, "make_iteration", partial(limited, own, 1000))
     plan = memory.Plan(*(dict.fromkeys(memory.PARTS, x) for x in (0.0, 1.0)), free=4000)
     monkeypatch.setattr(memory, "measure", lambda build, unit: plan)
-    ppo, fitting = memory.make_fitting(cfg, SINGLE, {"num_envs": 4096})
+    ppo, fitting, _ = memory.make_on_device(cfg, SINGLE)
     assert ppo.env.num_envs == fitting.num_envs == plan.largest == 600
     said = capsys.readouterr().err
     assert said == (
         "warning: out of memory with num_envs=4096; so num_envs=600, the most that fit\n"
     )
     with pytest.raises(OutOfMemory, match="num_envs=4096"):
-        memory.make_fitting(cfg, SINGLE, {"num_steps": 4})
+        chosen = {"num_steps": 4}
+        memory.make_on_device(cfg, SINGLE)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from gpusim_rl.report import command as report
 from gpusim_rl.report import curves, scores, tables
 from gpusim_rl.runs.summary import summarize
 from gpusim_rl.training import metric_writers
-from gpusim_rl.training.metric_writers import NullSink, OptionalSink
+from gpusim_rl.training.metric_writers import OptionalSink, Sink
 from tests.browser import CHROMIUM, chromium
 from tests.command_lines import EXPORTED, TINY, command, refused, succeed
 from tests.reports import EVIL, make_run, opened, words_of
@@ -258,7 +258,7 @@ def test_a_training_writes_its_report(tmp_path):
 def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
     """A training whose logger refuses the policy ends well, with its report and one line."""
 
-    class Full(NullSink):
+    class Full(Sink):
         def add(self, file: Path) -> None:
             raise RuntimeError("the logger is full")
 
@@ -276,7 +276,7 @@ def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
     """The gate writes into the policy before the logger has it; the exit code comes last."""
     logged = []
 
-    class Logged(NullSink):
+    class Logged(Sink):
         def add(self, file: Path) -> None:
             logged.append(file.read_bytes())
 

@@ -68,7 +68,7 @@ def test_the_lineage_is_of_hashes(tmp_path, files):
     expected = {"parent": first["digest"], "iteration": 1, "run": "demo"}
     paths = {"config": run / "config.yaml", "labels": labels}
     paths |= {"checkpoint": run / "checkpoints" / "000002.safetensors"}
-    expected |= {key: commands.file_hash(path) for key, path in paths.items()}
+    expected |= {key: commands.digest(path)["sha256"] for key, path in paths.items()}
     assert row["lineage"].items() >= expected.items() and len(row["lineage"]["commit"]) == 40
 
 

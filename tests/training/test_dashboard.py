@@ -14,7 +14,7 @@ from rich.text import Text
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.waiting import clock
 from gpusim_rl.envs.statistics import Statistics
-from gpusim_rl.training.dashboard import Dashboard, Picture, Row, curve
+from gpusim_rl.training.dashboard import Dashboard, Picture, Row, Table, curve
 from tests.command_lines import run_python
 from tests.worlds import ROOT
 
@@ -85,7 +85,7 @@ def drawn(board: Dashboard, row: Row, width: int, height: int = 24) -> list[str]
     console = Console(
         file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None
     )
-    console.print(board.table(row, 61.0))
+    console.print(Table(board, row, 61.0))
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
@@ -199,7 +199,7 @@ def test_scheduled_numbers_are_lines_of_the_table():
     keys = ("task.fastest.0", "task.fastest.1", "task.randomise.friction.low")
     row = ROW | {f"schedule/{key}": 0.25 for key in keys}
     console = Console(width=80, file=io.StringIO())
-    console.print(Dashboard("title", 10).table(row, 5.0))
+    console.print(Table(Dashboard("title", 10), row, 5.0))
     text = console.file.getvalue()
     assert all(f"{key} 0.25\n" in re.sub(" +\n", "\n", text) for key in keys)
 
@@ -209,7 +209,7 @@ def test_measures_with_a_slash_are_lines_of_the_table():
     shares = {f"measure/level/{i}": share for i, share in enumerate((0.5, 0.25, 0.0))}
     kinds = {"measure/level/slope": 0.25, "measure/level/gaps": 0.0}
     console = Console(width=100, file=io.StringIO())
-    console.print(Dashboard("title", 10).table(ROW | shares | kinds, 5.0))
+    console.print(Table(Dashboard("title", 10), ROW | shares | kinds, 5.0))
     text = console.file.getvalue()
     assert "level 0 █▄  2" in text and "level: slope 0.25, gaps 0.00" in text
     assert "level/" not in text

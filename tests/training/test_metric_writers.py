@@ -463,14 +463,14 @@ def test_mlflow_needs_a_server(monkeypatch):
     """Without an address, or without the client, a training is refused before it begins."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(ValueError, match="log=mlflow: set MLFLOW_TRACKING_URI, such as to http"):
-        validate.check_mlflow()
+        validate.check_extras("log=mlflow")
     for uri in ("/tmp/x", "nonsense://x"):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
         with pytest.raises(ValueError, match=f"MLFLOW_TRACKING_URI={uri}: expected an address"):
-            validate.check_mlflow()
+            validate.check_extras("log=mlflow")
     monkeypatch.setattr(validate, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="log=mlflow needs mlflow-skinny: "):
-        validate.check_mlflow()
+        validate.check_extras("log=mlflow")
 
 
 def test_a_client_of_mlflow_that_cannot_be_made(tmp_path, monkeypatch, capfd):

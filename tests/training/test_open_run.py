@@ -122,7 +122,8 @@ def test_live_numbers_are_read(kind):
     if kind == "distill":
         trained("ppo")
     cfg = check_words(*SHAPE, *TINY, *WORDS[kind])
-    keys = [f"algo.{name}" for name in load_learner(cfg)[0].changeable if name not in MOVING]
+    can = load_learner(kind, None)[0].changeable
+    keys = [f"algo.{name}" for name in can if name not in MOVING]
     iteration = make_iteration(cfg, changeable=keys)
     for key in keys:
         iteration.numbers[key].mul_(0.5)
