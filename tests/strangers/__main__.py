@@ -24,19 +24,28 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
+from typing import NamedTuple
 
 from benchmarks import program
 from tests.command_lines import TINY, command
-from tests.strangers import lines as command_lines
-from tests.strangers.files import Attack, Draw, prepare
-from tests.strangers.robots import Stranger, draw
+from tests.strangers import files, lines
+from tests.strangers.robots import draw
 
 LIMIT = 20  # s that a command may take
 ACCEPTED = 0.6  # least share of the good robots
 WHOLE = 3600  # s that a whole training may take
 WALKS = 0.9  # least success of a robot after it
+
+
+class End(NamedTuple):
+    """What became of something that was drawn."""
+
+    kind: str
+    how: str
+    problem: str  # what was wrong with that, or ""
 
 
 def answer(*words: str, cwd: Path, limit: float = LIMIT) -> CompletedProcess[str] | None:
@@ -47,37 +56,27 @@ def answer(*words: str, cwd: Path, limit: float = LIMIT) -> CompletedProcess[str
         return None
 
 
-def wrong(robot: Stranger, folder: Path) -> tuple[bool, str]:
-    """(whether a robot was accepted, what was wrong with the answers or "")."""
-    file = folder / f"robot{robot.suffix}"
-    file.write_text(robot.text)
-    asked = answer("play.py", "mode=robot", f"robot.mjcf={file.name}", cwd=folder)
-    if asked is None:
-        return False, f"mode=robot took more than {LIMIT} s"
-    lines = asked.stderr.splitlines()
-    said = [line for line in lines if not line.startswith("warning: ")]
-    if asked.returncode == 2:
-        if len(said) != 1 or not said[0].startswith("error: "):
-            return False, f"refused without one line: {asked.stderr[-500:]}"
-        if robot.says and not any(part in said[0] for part in robot.says):
-            return False, f"{robot.kind}, but it says: {said[0]}"
-        if not robot.says:
-            print(f"refused: {said[0]}", flush=True)
-        return False, ""
-    if asked.returncode != 0 or said:
-        return False, f"exit code {asked.returncode}: {asked.stderr[-1000:]}"
-    if robot.says:
-        return True, f"{robot.kind}, and was accepted"
-    words = (*TINY, "task=quadruped", f"robot.mjcf={file.name}", "iterations=2", "log=none")
-    done = answer("train.py", *words, "run_dir=run", cwd=folder)
+def ended(done: CompletedProcess[str] | None, codes: tuple[int, ...] = (2,)) -> tuple[str, str]:
+    """(how a command ended, what was wrong with that or ""). It may work, or be refused in one
+    line with one of these exit codes."""
     if done is None:
-        return True, f"train.py took more than {LIMIT} s"
-    if done.returncode:
-        return True, f"accepted, but train.py ends with {done.returncode}: {done.stderr[-1000:]}"
-    return True, ""
+        return "hang", "it took too long"
+    said = done.stdout + done.stderr
+    if "Traceback" in said:
+        return "traceback", said[-1500:]
+    if any((ord(c) < 32 and c not in "\n\t") or ord(c) == 127 for c in said):
+        return "control characters", repr(said[-500:])
+    if done.returncode == 0:
+        return "worked", ""
+    lines = error_lines(done)
+    if done.returncode not in codes or len(lines) != 1 or not lines[0].startswith("error: "):
+        return "other", f"exit code {done.returncode}: {done.stderr[-800:]}"
+    return "refused", ""
 
 
-# -- hostile files ---------------------------------------------------------------------------------
+def error_lines(done: CompletedProcess[str]) -> list[str]:
+    """What a command said on stderr, but for warnings."""
+    return [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
 
 
 def outside(folder: Path) -> Path:
@@ -93,25 +92,13 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
-def suffered(attack: Attack, folder: Path, limit: float = LIMIT) -> tuple[str, str]:
+def suffered(attack: files.Attack, folder: Path) -> tuple[str, str]:
     """(how a command ended that reads `folder/here`, what was wrong with that or "")."""
     before = contents(folder / "outside")
-    done = answer(attack.script, *attack.words, cwd=folder / "here", limit=limit)
+    done = answer(attack.script, *attack.words, cwd=folder / "here")
     if contents(folder / "outside") != before:
         return "outside", "a file outside was changed"
-    if done is None:
-        return "hang", f"it took more than {limit} s"
-    said = done.stdout + done.stderr
-    if "Traceback" in said:
-        return "traceback", said[-1500:]
-    if any((ord(c) < 32 and c not in "\n\t") or ord(c) == 127 for c in said):
-        return "control characters", repr(said[-500:])
-    lines = [x for x in done.stderr.splitlines() if not x.startswith("warning: ")]
-    if done.returncode == 0:
-        return "worked", ""
-    if done.returncode not in (1, 2) or len(lines) != 1 or not lines[0].startswith("error: "):
-        return "other", f"exit code {done.returncode}: {done.stderr[-800:]}"
-    return "refused", ""
+    return ended(done, (1, 2))
 
 
 def touched(record: Path) -> list[str]:
@@ -129,104 +116,117 @@ def touched(record: Path) -> list[str]:
     ]
 
 
-# -- all of them -----------------------------------------------------------------------------------
+# -- the parts: each makes, for a seed, a function of a new folder that draws and tries ------------
+
+Try = Callable[[Path], End]
 
 
-def try_robots(seed: int, count: int, keep: Path | None) -> int:
-    """Draw robots and try them. Returns the number of what went wrong."""
-    pick, failures = random.Random(seed), 0
-    drawn: Counter[str] = Counter()
-    taken: Counter[str] = Counter()
-    for i in range(count):
+def try_robots(seed: int, base: Path) -> Try:
+    """Robots, some with a fault."""
+    pick = random.Random(seed)
+
+    def attempt(folder: Path) -> End:
         robot = draw(pick)
-        with tempfile.TemporaryDirectory() as name:
-            accepted, problem = wrong(robot, Path(name))
-        drawn[robot.kind] += 1
-        taken[robot.kind] += accepted
-        if problem:
-            failures += 1
-            print(f"robot {i}: {problem}", flush=True)
-            if keep:
-                keep.mkdir(parents=True, exist_ok=True)
-                (keep / f"{seed}-{i}{robot.suffix}").write_text(robot.text)
-    for kind, n in sorted(drawn.items()):
-        print(f"{kind}: {taken[kind]} of {n} accepted")
-    return failures + (taken["good"] < ACCEPTED * drawn["good"])
+        file = folder / f"robot{robot.suffix}"
+        file.write_text(robot.text)
+        asked = answer("play.py", "mode=robot", f"robot.mjcf={file.name}", cwd=folder)
+        how, problem = ended(asked)
+        if asked is None or problem:
+            return End(robot.kind, how, problem)
+        line = " ".join(error_lines(asked))
+        if how == "refused":
+            named = not robot.says or any(part in line for part in robot.says)
+            return End(robot.kind, how, "" if named else f"it says: {line}")
+        if robot.says or line:
+            return End(robot.kind, "accepted", f"it was accepted: {line}")
+        words = (*TINY, "task=quadruped", f"robot.mjcf={file.name}", "iterations=2", "log=none")
+        how, problem = ended(answer("train.py", *words, "run_dir=run", cwd=folder), ())
+        return End(robot.kind, "accepted", problem)
+
+    return attempt
 
 
-def try_files(seed: int, count: int, keep: Path | None) -> int:
-    """Draw hostile files and have them read. Returns the number of what went wrong."""
-    draws, failures = Draw(seed), 0
-    ended: Counter[tuple[str, str]] = Counter()
+def try_files(seed: int, base: Path) -> Try:
+    """Hostile files."""
+    draws, prepared = files.Draw(seed), files.prepare(base)
+
+    def attempt(folder: Path) -> End:
+        shutil.copytree(prepared, folder / "here")
+        outside(folder)
+        attack = draws.attack(folder / "here")
+        how, problem = suffered(attack, folder)
+        line = " ".join((attack.script, *attack.words))
+        return End(attack.kind, how, problem and f"{line}: {problem}")
+
+    return attempt
+
+
+def try_lines(seed: int, base: Path) -> Try:
+    """Command lines of every kind in turn."""
+    drawn, trained = lines.Draw(seed).lines(), lines.make_run(base)
+
+    def attempt(folder: Path) -> End:
+        line = next(drawn)
+        how, problem = lines.judge(line, lines.run, trained)
+        return End(line.kind, how, problem and f"{line.script} {' '.join(line.words)}: {problem}")
+
+    return attempt
+
+
+def try_walks(seed: int, base: Path) -> Try:
+    """Whole trainings of good robots."""
+    pick = random.Random(seed)
+
+    def attempt(folder: Path) -> End:
+        robot = draw(pick, faulty=0)
+        file = folder / f"robot{robot.suffix}"
+        file.write_text(robot.text)
+        words = ("task=quadruped", f"robot.mjcf={file.name}", "log=none", "export=none")
+        words += ("report=false", "run_dir=run")
+        done = answer("train.py", *words, cwd=folder, limit=WHOLE)
+        result = folder / "run" / "eval.json"
+        success = json.loads(result.read_text())["success"] if result.is_file() else 0.0
+        print(f"{file.name}: success {success:.3f}", flush=True)
+        said = done.stderr[-500:] if done else "no end"
+        return End(robot.kind, "walks", "" if success >= WALKS else f"{success:.3f}: {said}")
+
+    return attempt
+
+
+PARTS = {"robots": try_robots, "files": try_files, "lines": try_lines, "walks": try_walks}
+
+
+def sweep(part: str, seed: int, count: int, keep: Path | None) -> int:
+    """Draw and try so many of a part. Returns the number of what went wrong."""
+    failures, ends = 0, Counter[tuple[str, str]]()
     with tempfile.TemporaryDirectory() as name:
-        base = prepare(Path(name))
+        attempt = PARTS[part](seed, Path(name))
         for i in range(count):
             folder = Path(name) / str(i)
-            shutil.copytree(base, folder / "here")
-            outside(folder)
-            attack = draws.attack(folder / "here")
-            how, problem = suffered(attack, folder)
-            ended[attack.kind, how] += 1
-            if problem:
-                failures += 1
-                line = " ".join((attack.script, *attack.words))
-                print(f"file {i}, {attack.kind}: {line}: {problem}", flush=True)
-                if keep:
-                    shutil.copytree(folder, keep / f"{seed}-{i}", symlinks=True)
-            shutil.rmtree(folder)
-    for (kind, how), n in sorted(ended.items()):
-        print(f"{kind}: {n} {how}")
-    return failures
-
-
-def try_lines(seed: int, count: int, keep: Path | None) -> int:
-    """Draw command lines and run them. Returns the number of what went wrong."""
-    failures = 0
-    with tempfile.TemporaryDirectory() as name:
-        trained = command_lines.make_run(Path(name))
-        for line in command_lines.Draw(seed).lines(count, ""):
-            _, problem = command_lines.judge(line, command_lines.outside, trained)
+            folder.mkdir()
+            kind, how, problem = attempt(folder)
+            ends[kind, how] += 1
             failures += bool(problem)
             if problem:
-                print(f"line {' '.join((line.script, *line.words))}: {problem}", flush=True)
-    print(f"lines: {count - failures} of {count} right")
-    return failures
-
-
-def try_walks(seed: int, count: int, keep: Path | None) -> int:
-    """Train good robots. Returns 0 unless more than one in eight fails."""
-    pick, walked = random.Random(seed), 0
-    for i in range(count):
-        robot = draw(pick, faulty=0)
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            file = folder / f"robot{robot.suffix}"
-            file.write_text(robot.text)
-            words = ("task=quadruped", f"robot.mjcf={file.name}", "log=none", "export=none")
-            words += ("report=false",)
-            done = answer("train.py", *words, "run_dir=run", cwd=folder, limit=WHOLE)
-            result = folder / "run" / "eval.json"
-            success = json.loads(result.read_text())["success"] if result.is_file() else 0.0
-            walked += success >= WALKS
-            said = "" if success else f": {done.stderr[-500:] if done else 'no end'}"
-            print(f"robot {i}{robot.suffix}: success {success:.3f}{said}", flush=True)
-            if keep and success < WALKS:
-                keep.mkdir(parents=True, exist_ok=True)
-                shutil.copy(file, keep / f"walk-{seed}-{i}{robot.suffix}")
-    print(f"walks: {walked} of {count} succeed")
-    return max(0, count - walked - count // 8)
-
-
-TRY = {"robots": try_robots, "files": try_files, "lines": try_lines, "walks": try_walks}
+                print(f"{part} {i}, {kind}: {problem}", flush=True)
+            if problem and keep:
+                shutil.copytree(folder, keep / f"{part}-{seed}-{i}", symlinks=True)
+            shutil.rmtree(folder)
+    for (kind, how), n in sorted(ends.items()):
+        print(f"{kind}: {n} {how}")
+    if part == "walks":
+        return max(0, failures - count // 8)
+    good = sum(n for (kind, _), n in ends.items() if kind == "good")
+    return failures + (ends["good", "accepted"] < ACCEPTED * good)
 
 
 def main(words: list[str]) -> int:
     """Draw and try them. Returns the number of what went wrong."""
     own, parts = program.split_words(__doc__, words, seed=1, count=20, keep=None, trace=None)
-    parts = program.choose(parts, TRY) if parts else ["robots", "files", "lines"]
+    parts = program.choose(parts, PARTS) if parts else ["robots", "files", "lines"]
     keep = Path(own.keep) if own.keep else None
     if not own.trace:
-        return sum(TRY[part](own.seed, own.count, keep) for part in parts)
+        return sum(sweep(part, own.seed, own.count, keep) for part in parts)
     line = [sys.executable, "-m", "tests.strangers"]
     line += [word for word in words if not word.startswith("trace=")]
     strace = ["strace", "-f", "-y", "-qq", "-e", "trace=%file", "-o", own.trace]

@@ -1,7 +1,6 @@
 """Robots and files of strangers. `python -m tests.strangers` tries as many as wanted."""
 
 import random
-import shutil
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -9,7 +8,7 @@ import mujoco
 import pytest
 
 from tests.strangers import __main__ as program
-from tests.strangers.files import Attack, Draw, prepare
+from tests.strangers.files import Attack
 from tests.strangers.robots import FAULTS, Shape, draw
 from tests.worlds import make_robot
 
@@ -47,16 +46,10 @@ def test_a_fault_is_named(tmp_path, kind):
 
 
 @pytest.mark.slow
-def test_hostile_files_do_no_harm(tmp_path):
+def test_hostile_files_do_no_harm(monkeypatch):
     """Twelve spoiled files: each command works or ends in one line, and nothing outside changes."""
-    base, draws = prepare(tmp_path), Draw(7)
-    for i in range(12):
-        folder = tmp_path / str(i)
-        shutil.copytree(base, folder / "here")
-        program.outside(folder)
-        attack = draws.attack(folder / "here")
-        _, problem = program.suffered(attack, folder, limit=120)
-        assert not problem, (attack, problem)
+    monkeypatch.setattr(program, "LIMIT", 120)
+    assert program.sweep("files", 7, 12, None) == 0
 
 
 @pytest.mark.parametrize(
@@ -103,7 +96,7 @@ def test_walks_are_judged(monkeypatch, tmp_path, bad, failures):
         return CompletedProcess([], 0, "", "")
 
     monkeypatch.setattr(program, "answer", answer)
-    assert program.try_walks(3, 8, tmp_path / "kept") == failures
+    assert program.sweep("walks", 3, 8, tmp_path / "kept") == failures
     assert len([*tmp_path.glob("kept/*")]) == bad
 
 
