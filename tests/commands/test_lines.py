@@ -27,7 +27,7 @@ def test_a_line_ends_well_or_in_one_line(draw, trained, kind):
     nothing left behind."""
     draw.random.seed(kind)
     line = draw.line(kind)
-    _, complaint = judge(line, run, trained)
+    complaint = judge(line, run, trained)
     assert not complaint, line
 
 
@@ -56,5 +56,5 @@ def test_judge(trained, right, status, error, left, says):
             (here / "run" / name).write_text("x")
         return status, error
 
-    _, complaint = judge(Line("any", "train.py", (), right), end, trained)
+    complaint = judge(Line("any", "train.py", (), right), end, trained)
     assert complaint.startswith(says) and bool(complaint) == bool(says)

@@ -29,11 +29,10 @@ from tests.worlds import (
     make_config,
     make_policy,
     make_task,
-    numbers,
     with_ranges,
 )
 
-SHORT = {"episode": 0.5}  # s: every world restarts at least twice
+SHORT: dict[str, Any] = {"episode": 0.5}  # s: every world restarts at least twice
 STEPS = 70
 
 
@@ -58,14 +57,6 @@ class Late(Quadruped):
         return late + 0.1 * (s.joint_pos - self.stance)
 
 
-def task_of(kind: type[Quadruped], **settings: Any) -> Quadruped:
-    """A task of a class with the quadruped's numbers."""
-    values: dict[str, Any] = numbers("quadruped") | {"actuator": make_actuator()} | settings
-    values["randomise"] = with_ranges(values["randomise"])
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    return kind(**{k: v for k, v in values.items() if k not in ("name", "weights", "noise")})
-
-
 def uniform(low: float, high: float) -> dict[str, Any]:
     return {"kind": "uniform", "low": low, "high": high}
 
@@ -78,7 +69,7 @@ CASES: dict[str, dict[str, Any]] = {
         "observation_delay": (0, 3),
     },
     "limited commands": {"acceleration": (3.0, 2.0, 4.0), "redraw": 0.1},
-    "motor": {"actuator": dict(kind="dc", stall=[24, 24, 46], no_load=30, delay=0.01)},
+    "motor": {"actuator": make_actuator(kind="dc", stall=[24, 24, 46], no_load=30, delay=0.01)},
     "all": {
         "history": {"gyro": 3, "action": 4},
         "observation_delay": (1, 2),
@@ -86,14 +77,6 @@ CASES: dict[str, dict[str, Any]] = {
         "randomise": {"bias": BIAS, "encoder": uniform(-0.05, 0.05)},
     },
 }
-
-
-def settings_of(case: str) -> dict[str, Any]:
-    """The task's settings of a case."""
-    settings: dict[str, Any] = SHORT | CASES[case]
-    if "actuator" in settings:
-        settings["actuator"] = make_actuator(**settings["actuator"])
-    return settings
 
 
 def check(exported: Exported) -> None:
@@ -108,7 +91,7 @@ def check(exported: Exported) -> None:
 def test_targets_are_those_of_env(case, monkeypatch, tmp_path):
     """Fed with what Env delivered, the controller gives the targets of Env."""
     use_torch(monkeypatch)
-    check(export_task("quadruped", tmp_path / "p.onnx", steps=STEPS, **settings_of(case)))
+    check(export_task("quadruped", tmp_path / "p.onnx", steps=STEPS, **SHORT | CASES[case]))
 
 
 @pytest.mark.parametrize("made", ["controller", pytest.param("file", marks=pytest.mark.slow)])
@@ -117,7 +100,9 @@ def test_memory_of_the_task(tmp_path, monkeypatch, made):
     reading in `control` are deployed, with late and lost readings, biases and a history."""
     if made == "controller":
         use_torch(monkeypatch)
-    task = task_of(Late, **SHORT | CASES["all"] | {"history": {"filtered": 3}, "redraw": 0.1})
+    task = make_task(
+        "quadruped", Late, **SHORT | CASES["all"] | {"history": {"filtered": 3}, "redraw": 0.1}
+    )
     exported = export_task("quadruped", tmp_path / "p.onnx", task=task, steps=STEPS)
     names = {"action", "previous", "time", "phase", "filtered", "wish", "history.filtered"}
     assert set(exported.controller.start) == names | {"targets"}
@@ -176,7 +161,7 @@ class Table(Quadruped):
 
 def test_a_task_never_sees_what_is_not_finite():
     """A reading that is NaN for one robot of two leaves the other one's targets as they are."""
-    controller = Controller(task_of(Table), Fragile())
+    controller = Controller(make_task("quadruped", Table), Fragile())
     values = inputs_of(controller)
     before = outputs_of(controller, values)
     values["gyro"][1] = torch.nan
@@ -199,7 +184,7 @@ class Endless(Quadruped):
 def test_what_cannot_be_exported_is_named():
     """A sensor or memory with one of our names, and memory that does not start finite."""
     with pytest.raises(ValueError, match="the memory 'since' does not start with finite numbers"):
-        Controller(task_of(Endless), Fragile())
+        Controller(make_task("quadruped", Endless), Fragile())
     for readings, start, says in (
         (["fault"], {}, "a sensor must not be called 'fault'"),
         ([], {"targets": torch.zeros(1)}, "memory must not be called 'targets'"),
@@ -318,11 +303,15 @@ def test_order_of_joints(monkeypatch, tmp_path):
     use_torch(monkeypatch)
     mjcf = robot_files.write(tmp_path, robot_files.mjcf())
     robot = make_config("task=quadruped", f"robot.mjcf={mjcf}").robot
-    task = task_of(Quadruped, **SHORT | robot_arguments(Quadruped, robot))
+    task = make_task("quadruped", Quadruped, **SHORT | robot_arguments(Quadruped, robot))
     exported = export_task("quadruped", tmp_path / "p.onnx", task=task, steps=STEPS)
     order = task.mjm.jnt_qposadr[task.mjm.actuator_trnid[:, 0]]
     assert (np.diff(order) < 0).any()
     check(exported)
+    about = describe_targets(task)
+    assert about["joints"] == robot_files.NAMES and about["torque_limit"] == [25.0] * 12
+    assert about["kp"] == pytest.approx([task.mjm.actuator_gainprm[0, 0]] * 12)
+    assert about["safe_pose"] == pytest.approx(task.stance.tolist())
 
 
 @pytest.mark.parametrize("memory", ["gru", "attention"])

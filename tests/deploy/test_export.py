@@ -22,7 +22,6 @@ from gpusim_rl.deploy.to_onnx import KEY, to_onnx
 from gpusim_rl.robots.models import compile_mjcf
 from gpusim_rl.robots.servos import actuators, driven_joints
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
-from tests.deploy.test_controller import task_of
 from tests.exported import (
     Exported,
     export_task,
@@ -154,7 +153,7 @@ def test_world_steps_are_checked(walker, tmp_path, fault, says):
 
 def refusal(**methods) -> str:
     """The line that refuses a quadruped with other methods."""
-    task = task_of(type("Walker", (Quadruped,), methods))
+    task = make_task("quadruped", type("Walker", (Quadruped,), methods))
     actor = torch.nn.Linear(task.mjm.nu, task.mjm.nu)
     with pytest.raises(ValueError) as error:
         controller = Controller(task, actor)

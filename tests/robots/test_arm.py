@@ -23,7 +23,6 @@ from gpusim_rl.robots.description import reasons
 from gpusim_rl.robots.load import Loaded, load_any, load_as
 from tests import robot_files
 from tests.arm_files import COUPLED, mjcf, solving_error
-from tests.exported import export_task
 from tests.worlds import numbers, robot_keys
 
 FILE = str(ASSETS / "arm.xml")
@@ -148,16 +147,6 @@ def test_the_task_takes_it(tmp_path, capsys):
     wrong = cfg | {"task": cfg["task"] | {"largest_speed": [2.0] * 7}}
     with pytest.raises(ValueError, match="largest_speed has 7 numbers, and the arm 6 joints"):
         make_task(Config.of(wrong), "cpu")
-
-
-@pytest.mark.matrix
-def test_exported(tmp_path):
-    """The exported controller does what Env did."""
-    file = robot_files.write(tmp_path, mjcf())
-    cfg = compose_plain("config", ["task=reach_pose", f"robot.mjcf={file}"])
-    task = make_task(Config.of(robot_size.fit_to_robot(cfg, ["task"])), "cpu")
-    exported = export_task("reach_pose", tmp_path / "policy.onnx", task=task)
-    assert exported.error < 1e-4 and exported.recorded.readings["joint_pos"].shape[-1] == 6
 
 
 def test_the_own_arm_from_its_file():

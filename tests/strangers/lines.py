@@ -12,15 +12,14 @@ import shutil
 import string
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
-from itertools import cycle
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.config import compose, nested_dict
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
-from tests.command_lines import command, succeed
+from tests.command_lines import command
 
 LIMIT = 60  # s a line may take
 SCRIPTS = {"train.py": "config", "play.py": "play"}
@@ -76,10 +75,6 @@ class Draw:
         self.kinds = {
             name[5:]: getattr(self, name) for name in dir(self) if name.startswith("draw_")
         }
-
-    def lines(self) -> Iterator[Line]:
-        """Lines without end, of every kind in turn."""
-        return map(self.line, cycle(self.kinds))
 
     def line(self, kind: str) -> Line:
         """One line of a kind."""
@@ -366,10 +361,8 @@ def run(line: Line, here: Path) -> tuple[int | None, str]:
     return done.returncode, done.stderr
 
 
-def judge(
-    line: Line, run: Callable[[Line, Path], tuple[int | None, str]], trained: Path
-) -> tuple[str, str]:
-    """(how it ended, what was wrong with that or "") of a line in a directory of its own."""
+def judge(line: Line, run: Callable[[Line, Path], tuple[int | None, str]], trained: Path) -> str:
+    """What was wrong with how a line ended, in a directory of its own, or ""."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         here = Path(folder) / "here"
         here.mkdir()
@@ -378,29 +371,23 @@ def judge(
         status, error = run(line, here)
         after = contents(here)
         if status == 0 and line.right is False:
-            return "succeeded", "it succeeded"
+            return "it succeeded"
         if status == 0:
-            return "succeeded", f"it succeeded, but said: {error}" if error else ""
+            return f"it succeeded, but said: {error}" if error else ""
         if status != 2 or "Traceback" in error:
-            return "failed", f"it ended with {status}: {error[-1500:]}"
+            return f"it ended with {status}: {error[-1500:]}"
         if not re.fullmatch("error: .{5,}\n", error):
-            return "refused", f"not one line: {error[-1500:]!r}"
+            return f"not one line: {error[-1500:]!r}"
         if line.right:
-            return "refused", f"it was refused: {error}"
+            return f"it was refused: {error}"
         runs = {p.parent for p in here.rglob("config.yaml")}
         whole = [p for p in runs if {q.name for q in p.iterdir()} >= FILES]
         left = [name for name in after.keys() ^ before.keys() if not accounted(here / name, whole)]
         left += [name for name in after.keys() & before.keys() if after[name] != before[name]]
-        return "refused", f"left behind {left}: {error}" if left else ""
+        return f"left behind {left}: {error}" if left else ""
 
 
 def accounted(path: Path, whole: list[Path]) -> bool:
     """Whether a file or directory belongs to a run that is whole."""
     inside = any(path.is_relative_to(run) or run.is_relative_to(path) for run in whole)
     return inside or (bool(whole) and path.name in ("multirun.yaml", "MUJOCO_LOG.TXT"))
-
-
-def make_run(folder: Path) -> Path:
-    """A small trained run."""
-    succeed("train.py", "task=cartpole", "sim=native", *BASE, "run_dir=run", cwd=folder)
-    return folder / "run"
