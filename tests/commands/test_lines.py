@@ -1,32 +1,24 @@
-"""Drawn lines of tests/strangers: whatever the command line, success or one clear line."""
+"""Lines of tests/strangers: whatever the command line, success or one clear line."""
 
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
-from tests.strangers.lines import Draw, Line, judge, run
+from tests.strangers.lines import Line, all_lines, judge, run
 
-KINDS = [name.removeprefix("draw_") for name in dir(Draw) if name.startswith("draw_")]
+TRAIN = ("trains", "plays")
 ROW = {"config.yaml", "versions.json", "metrics.jsonl"}
+LINES = [
+    pytest.param(line, id=f"{kind} {i}", marks=[pytest.mark.slow] * (i > 0 or kind in TRAIN))
+    for kind, lines in groupby(all_lines(), lambda line: line.kind)
+    for i, line in enumerate(lines)
+]
 
 
-@pytest.fixture(scope="module")
-def draw() -> Draw:
-    """The generator."""
-    return Draw(7)
-
-
-SLOW = ("multirun", "right")  # they train: 13 and 9 s
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in KINDS]
-)
-def test_a_line_ends_well_or_in_one_line(draw, trained, kind):
-    """A drawn line of every kind ends with 0 and nothing on stderr, or with 2, one line and
-    nothing left behind."""
-    draw.random.seed(kind)
-    line = draw.line(kind)
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_ends_well_or_in_one_line(trained, line):
+    """It ends with 0 and nothing on stderr, or with 2, one line and nothing left behind."""
     complaint = judge(line, run, trained)
     assert not complaint, line
 

@@ -200,7 +200,7 @@ def logs(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         patch.setattr(hang, "DELAYS", (0.05,))
-        patch.setattr(walk, "ROUNDS", 2)
+        patch.setattr(walk, "ROUNDS", 1)
         main.main(["simulate", str(DEMO), "long.mcap", "walk.mcap", "seconds=9", "seed=4"])
         main.main(["simulate", str(DEMO), "hang.mcap", "seconds=7", "seed=4"])
         main.main(["hang.mcap", "walk.mcap", f"policy={DEMO}", "robots=16"])

@@ -4,6 +4,7 @@ not fit is refused in one line."""
 import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
 
 import imageio
@@ -14,6 +15,7 @@ import torch
 import yaml
 
 from gpusim_rl.assembly.environment import make_task, robot_arguments
+from gpusim_rl.commands import play, train
 from gpusim_rl.config.compose import build
 from gpusim_rl.config.sections import RobotSection
 from gpusim_rl.core.paths import ASSETS
@@ -25,7 +27,7 @@ from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files, worlds
 from tests.algorithms.test_capture import exempt
-from tests.command_lines import EXPORTED, TINY, command, refused, succeed
+from tests.command_lines import EXPORTED, TINY, command, succeed
 from tests.guard import guard
 from tests.robot_files import NAMES, PLACE, mjcf, write
 from tests.worlds import (
@@ -476,15 +478,16 @@ def test_commands(tmp_path):
         ("play.py mode=evaluate report=a.png", "report=a.png needs mode=grid"),
     ],
 )
-def test_a_mistake_gets_one_line(tmp_path, line, says):
+def test_a_mistake_gets_one_line(file, tmp_path, monkeypatch, capsys, line, says):
     """train.py and play.py answer a mistake in one line, exit with 2, and leave nothing behind."""
-    here = tmp_path / "here"
-    here.mkdir()
-    write(here, mjcf())
-    script, *words = line.split()
-    assert says in refused(
-        script, *words, *((*TINY, "run_dir=run") if script == "train.py" else ()), cwd=here
-    )
+    monkeypatch.chdir(tmp_path)
+    main, words = (train.main, (*TINY, "run_dir=run")) if line[0] == "t" else (play.main, ())
+    monkeypatch.setattr(sys, "argv", [*line.split(), *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and says in error and re.fullmatch("error: .*\n", error), error
+    assert [*tmp_path.iterdir()] == [Path(file)]
 
 
 def test_every_robot_of_conf_has_the_keys_of_robot():

@@ -1,14 +1,13 @@
 """Hostile files that nobody here chose: drawn from a seed, each with the command that reads it.
 
-`Draw` spoils a run directory, a robot's model, an exported policy, a learned actuator or a log. A
-command that reads the result may refuse it in one line, or work. It may not show a traceback, hang,
-send control characters to the terminal, or touch what lies outside of the run.
+`Draw` spoils a run directory, a robot's model or an exported policy. A command that reads the
+result may refuse it in one line, or work. It may not show a traceback, hang, send control
+characters to the terminal, or touch what lies outside of the run.
 """
 
 import os
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,12 +66,11 @@ class Draw:
 
     def __init__(self, seed: int):
         self.pick = random.Random(seed)
-        kinds = (self.file, self.tree, self.yaml, self.model, self.link, self.actuator, self.log)
-        self.kinds: tuple[Callable[[Path], Attack], ...] = kinds
 
     def attack(self, here: Path) -> Attack:
         """Spoil a copy of the prepared folder. `outside` lies beside it."""
-        return self.pick.choice(self.kinds)(here)
+        kinds = (self.file, self.tree, self.yaml, self.model, self.link)
+        return self.pick.choice(kinds)(here)
 
     def reader(self, kind: str, run: str = "run") -> Attack:
         """A command that reads a run."""
@@ -169,27 +167,3 @@ class Draw:
         if name in WRITTEN:
             return Attack("link, new", "play.py", WRITTEN[name])
         return self.reader("link")
-
-    def actuator(self, here: Path) -> Attack:
-        """The file of a learned actuator."""
-        data = bytearray(self.pick.randbytes(self.pick.choice((0, 7, 8, 900))))
-        if self.pick.random() < 0.5:
-            data[:8] = (self.pick.choice((2, 2**40, 10**6))).to_bytes(8, "little")
-            data[8:] = b'{"0.w":{"dtype":"F32","shape":[9,9],"data_offsets":[0,324]}}' + data[8:]
-        (here / "net").write_bytes(data)
-        if data and self.pick.random() < 0.3:
-            self.spoil(here / "net")
-        words = ("robot.actuator.kind=net", "robot.actuator.file=net", "iterations=1", "log=none")
-        return Attack("actuator", "train.py", ("task=quadruped", *TINY, *words))
-
-    def log(self, here: Path) -> Attack:
-        """The log that an actuator is fitted to."""
-        columns = self.pick.sample(("time", "target", "position", "speed", "torque", "x"), 5)
-        cells = ("0", "1", "-1e3", "nan", "1e400", "", "x", '"', "\x1b[2J", "٣")
-        rows = [
-            ",".join(self.pick.choices(cells, k=5)) for _ in range(self.pick.choice((0, 3, 99)))
-        ]
-        (here / "log.csv").write_text("\n".join([",".join(columns), *rows]))
-        if self.pick.random() < 0.3:
-            self.spoil(here / "log.csv")
-        return Attack("log", "-m gpusim_rl.fit_actuator", ("log.csv", "out=fitted"))
