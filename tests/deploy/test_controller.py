@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from gpusim_rl.assembly.environment import robot_arguments
-from gpusim_rl.core.symmetry import view_mirrors
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.controller import MEMORY, NEXT, RESTART, Controller, check_names
 from gpusim_rl.deploy.describe import describe_targets
 from gpusim_rl.deploy.export import TOLERANCE
-from gpusim_rl.envs.mirror import Reflector, derive_flips
+from gpusim_rl.envs.mirror import Reflector
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import MeanAction, evaluation_env
 from gpusim_rl.robots.servos import safe_controls
@@ -286,16 +285,6 @@ def test_no_mirror_of_a_tendon():
     task = puller()
     with pytest.raises(ValueError, match="'reel' drives the tendon rope, which has no"):
         Reflector(task.mjm, 0, None, "cpu")
-
-
-@pytest.mark.slow
-def test_symmetric_network(tmp_path):
-    """A network that commutes with the mirror is deployed as it is."""
-    task = make_task("quadruped", **SHORT)
-    env = fresh_env(task, "quadruped")
-    images = view_mirrors(derive_flips(task), env.term_widths, task.history)
-    actor = make_actor(env, symmetry="net", mirrors=images)
-    check(export_task("quadruped", tmp_path / "p.onnx", task=task, actor=actor, steps=STEPS))
 
 
 def test_order_of_joints(monkeypatch, tmp_path):

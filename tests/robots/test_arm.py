@@ -11,7 +11,7 @@ import torch
 
 from gpusim_rl.assembly.environment import make_task
 from gpusim_rl.config import robot_size
-from gpusim_rl.config.compose import build, compose_plain
+from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import waiting
 from gpusim_rl.core.paths import ASSETS
@@ -219,10 +219,3 @@ def test_tips_of_round_geoms():
     np.testing.assert_allclose([*point, radius], [0, 0, 1.05, 0.05], atol=1e-9)
     point, radius = tip(m, d, 1, np.zeros(3))
     np.testing.assert_allclose([*point, radius], [0, 0.7, 0, 0.2], atol=1e-9)
-
-
-def test_a_task_with_a_robot_of_its_own():
-    """Tasks without robots of others say which tasks take them."""
-    cfg = build("config", ["task=cartpole", "robot.mjcf=x.xml"])
-    with pytest.raises(ValueError, match="and arms that reach, take another"):
-        make_task(Config.of(cfg), "cpu")

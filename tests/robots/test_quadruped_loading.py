@@ -462,7 +462,7 @@ def test_commands(tmp_path):
             "train.py robot.base=trunk",
             "robot.base describes a robot: set robot.mjcf=FILE as well",
         ),
-        ("train.py task=cartpole robot.mjcf=x.xml", "robot.mjcf: this task has a robot of its own"),
+        ("train.py task=cartpole robot.mjcf=x.xml", "and arms that reach, take another"),
         (
             "train.py robot.mjcf=hund.xml robot.base=trunk",
             "robot.mjcf=hund.xml: robot.base: no body 'trunk'",
