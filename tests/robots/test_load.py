@@ -2,6 +2,7 @@
 line that names it and the choices."""
 
 import dataclasses
+import re
 
 import pytest
 import yaml
@@ -21,6 +22,7 @@ CUBE = (
     '<site name="oben"/></body>'
 )
 PART = "<body><joint/><geom size='0.05'/>"
+SECOND = 6 * '<body><joint/><geom size="0.1"/>' + 6 * "</body>"  # an arm of six hinges
 
 DESCRIPTIONS = {  # rows of keys and of words of the error
     "quadruped": """
@@ -93,11 +95,7 @@ FILES = {
         (humanoid(foot="0.1 0.002 0.01"), "robot.feet: the sole of 'links_fuss' is 200 by 4 mm"),
         (humanoid(trunk="2 0 0.2"), "robot.stance: the robot cannot stand: its center of mass is"),
         (
-            humanoid()
-            .replace('joint name="links_knie" axis="0 1 0"', 'joint name="links_knie" axis="1 0 0"')
-            .replace(
-                'joint name="links_sprung" axis="0 1 0"', 'joint name="links_sprung" axis="1 0 0"'
-            ),
+            re.sub(r'(links_(knie|sprung)") axis="0 1 0"', r'\1 axis="1 0 0"', humanoid()),
             "expected two or three to turn about the base's y",
         ),
     ],
@@ -137,13 +135,7 @@ FILES = {
             "expected 3 hinges or more from 'a' to 'a', there are 1: j",
         ),
         (
-            arm().replace(
-                '<body name="schulter"',
-                '<body name="links_arm"><joint/><geom size="0.1"/><body name="m"><joint/>'
-                '<geom size="0.1"/><body name="e"><joint/><geom size="0.1"/><body name="f"><joint/>'
-                '<geom size="0.1"/><body name="g"><joint/><geom size="0.1"/><body name="z"><joint/>'
-                '<geom size="0.1"/></body></body></body></body></body></body><body name="schulter"',
-            ),
+            arm().replace('<body name="schulter"', f'{SECOND}<body name="schulter"'),
             "2 chains begin at 'sockel', which arm is it?",
         ),
     ],

@@ -80,7 +80,7 @@ sweep wrong train: num_envs=1,2 num_envs=1,x num_envs=range(1,3) num_envs=choice
   num_envs=glob(*) num_envs=interval(0,1) num_envs=, num_envs=sort(2,1)
 multirun late train: -m;seed=1,x -m;seed=1,-1 -m;seed=range(0,1000000000) -m;seed=interval(0,1)
   run_dir=a,a;--multirun -m;seed=1,2;run_dir=x -m;task=cartpole,walk -m;task=glob(*) -m;nun_envs=1,2
-  -m;resume=run,nowhere -m;num_envs=4,1000000000 -m;run_dir=a,b;seed=1,2 -m;seed=1;algo.gamma=0.9,3
+  -m;resume=run,nowhere -m;run_dir=a,b;seed=1,2 -m;seed=1;algo.gamma=0.9,3
 option wrong train: --hepl --mult -x -- - --config-dir=x --config-name -cd -cn=x --package=x -p
   --seed=1 -seed --cfg=nope --cfg -c=x --info=nope --experimental-rerun=x --run -r -sc —multirun
   -h= --shell-completion --resolve --cfg=job;--info -m;-m;--info
