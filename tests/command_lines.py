@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,15 +120,3 @@ def refused(script: str, *words: str, cwd: Path, **settings: str) -> str:
     assert re.fullmatch("error: .*\n", done.stderr), done.stderr
     assert sorted(cwd.rglob("*")) == before
     return done.stderr
-
-
-def train_here(_: Any) -> Any:
-    """Stands in for `multirun.on_this_machine`: each training is done in this process."""
-    from gpusim_rl.commands.train import train_or_exit
-    from gpusim_rl.config import command_line
-
-    def start(job: Any, place: int) -> Any:
-        train_or_exit(command_line.check("config", job.overrides))
-        return SimpleNamespace(poll=lambda: 0)
-
-    return start

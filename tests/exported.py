@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export import export
@@ -44,17 +44,14 @@ class Exported(NamedTuple):
         return self.controller.actor
 
 
-def make_actor(env: Env, push: float = 20.0, **keys: Any) -> Actor:
+def make_actor(env: Env, push: float = 20.0) -> Actor:
     """An untrained actor whose last layer is `push` times larger than at the start of training, so
     that its actions matter."""
-    actor = make_policy(*env.dims, hidden=(128, 128), seed=3, **keys).actor
+    actor = make_policy(*env.dims, hidden=(128, 128), seed=3).actor
+    last: Any = actor.net[-1]
     with torch.no_grad():
-        plain = isinstance(actor.net, nn.Sequential)
-        last = [actor.net[-1]] if plain else [actor.net.even[-1], actor.net.odd[-1]]
-        for layer in last:
-            layer.weight *= push  # pyright: ignore
-        width = len(last[0].bias)  # pyright: ignore
-        last[0].bias += torch.linspace(-0.2, 0.2, width)  # pyright: ignore
+        last.weight *= push
+        last.bias += torch.linspace(-0.2, 0.2, len(last.bias))
     return actor
 
 

@@ -26,6 +26,7 @@ class Simulated:
         self.data, self.rng = mujoco.MjData(self.model), np.random.default_rng(0)
         self.kp, self.lowest = self.model.actuator_gainprm[:, 0].copy(), 1.0
         self.substeps = round(policy.dt / self.model.opt.timestep)
+        self.joints = self.model.actuator_trnid[:, 0]
         mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
         mujoco.mj_forward(self.model, self.data)
 
@@ -49,9 +50,11 @@ class Simulated:
 
     def read(self) -> dict[str, np.ndarray]:
         """The readings, joints in the order of the targets."""
-        values = {}
-        for name, x in runtime.readings(self.policy, self.data).items():
-            x = np.array(list(x.values()) if isinstance(x, dict) else x)
+        m, data, values = self.model, self.data, {}
+        angles, speeds = data.qpos[m.jnt_qposadr[self.joints]], data.qvel[m.jnt_dofadr[self.joints]]
+        for name in self.policy.needs:
+            joints = {"joint_pos": angles, "joint_vel": speeds}
+            x = joints[name] if name in joints else data.sensor(name).data
             half = self.noise.get(name, 0.0)
             values[name] = x + self.rng.uniform(-half, half, x.shape)
         return values

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from gpusim_rl.assembly.environment import robot_arguments
-from gpusim_rl.core.symmetry import view_mirrors
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.controller import MEMORY, NEXT, RESTART, Controller, check_names
 from gpusim_rl.deploy.describe import describe_targets
 from gpusim_rl.deploy.export import TOLERANCE
-from gpusim_rl.envs.mirror import Reflector, derive_flips
+from gpusim_rl.envs.mirror import Reflector
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import MeanAction, evaluation_env
 from gpusim_rl.robots.servos import safe_controls
@@ -29,52 +28,32 @@ from tests.worlds import (
     make_config,
     make_policy,
     make_task,
-    numbers,
     with_ranges,
 )
 
-SHORT = {"episode": 0.5}  # s: every world restarts at least twice
+SHORT: dict[str, Any] = {"episode": 0.5}  # s: every world restarts at least twice
 STEPS = 70
 
 
 @dataclass(kw_only=True)
 class Late(Quadruped):
-    """Acts one step late, on a filtered gyro, and ends where a reading of a joint is added."""
+    """Acts one step late, on a filtered gyro and command, and ends where a reading of a joint is
+    added."""
 
     def start(self, n, rng):
-        return super().start(n, rng) | dict(filtered=torch.zeros(n, 3))
+        return super().start(n, rng) | dict(filtered=torch.zeros(n, 3), wish=torch.zeros(n, 3))
 
     def update(self, s, rng):
-        return super().update(s, rng) | dict(filtered=0.8 * s.filtered + 0.2 * s.gyro)
+        wish = 0.8 * s.wish + 0.2 * s.command - 0.1 * s.gyro
+        return super().update(s, rng) | dict(filtered=0.8 * s.filtered + 0.2 * s.gyro, wish=wish)
 
     def observe(self, s):
-        time = s.time[:, None].float()
-        return super().observe(s) | dict(filtered=s.filtered, before=s.previous, time=time / 100)
+        new = dict(filtered=s.filtered, wish=s.wish, before=s.previous)
+        return super().observe(s) | new | dict(time=s.time[:, None].float() / 100)
 
     def control(self, s):
         late = super().control(s.with_(action=s.previous))
         return late + 0.1 * (s.joint_pos - self.stance)
-
-
-class Smooth(Quadruped):
-    """Follows a command and a gyro that its `update` filters."""
-
-    def start(self, n, rng):
-        return super().start(n, rng) | dict(wish=torch.zeros(n, 3))
-
-    def update(self, s, rng):
-        return super().update(s, rng) | dict(wish=0.8 * s.wish + 0.2 * s.command - 0.1 * s.gyro)
-
-    def observe(self, s):
-        return super().observe(s) | dict(wish=s.wish)
-
-
-def task_of(kind: type[Quadruped], **settings: Any) -> Quadruped:
-    """A task of a class with the quadruped's numbers."""
-    values: dict[str, Any] = numbers("quadruped") | {"actuator": make_actuator()} | settings
-    values["randomise"] = with_ranges(values["randomise"])
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    return kind(**{k: v for k, v in values.items() if k not in ("name", "weights", "noise")})
 
 
 def uniform(low: float, high: float) -> dict[str, Any]:
@@ -84,12 +63,12 @@ def uniform(low: float, high: float) -> dict[str, Any]:
 BIAS = {"gyro": uniform(-0.2, 0.2), "joint_pos": uniform(-0.05, 0.05)}
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
-    "history": {"history": {"gyro": 3, "joints": 5, "action": 2}},
-    "observation delay": {"observation_delay": (0, 3)},
-    "biases": {"randomise": {"bias": BIAS, "encoder": uniform(-0.05, 0.05)}},
-    "drop-out": {"dropout": {"gyro": 0.3, "joint_pos": 0.1}},
+    "history and delay": {
+        "history": {"gyro": 3, "joints": 5, "action": 2},
+        "observation_delay": (0, 3),
+    },
     "limited commands": {"acceleration": (3.0, 2.0, 4.0), "redraw": 0.1},
-    "motor": {"actuator": dict(kind="dc", stall=[24, 24, 46], no_load=30, delay=0.01)},
+    "motor": {"actuator": make_actuator(kind="dc", stall=[24, 24, 46], no_load=30, delay=0.01)},
     "all": {
         "history": {"gyro": 3, "action": 4},
         "observation_delay": (1, 2),
@@ -97,14 +76,6 @@ CASES: dict[str, dict[str, Any]] = {
         "randomise": {"bias": BIAS, "encoder": uniform(-0.05, 0.05)},
     },
 }
-
-
-def settings_of(case: str) -> dict[str, Any]:
-    """The task's settings of a case."""
-    settings: dict[str, Any] = SHORT | CASES[case]
-    if "actuator" in settings:
-        settings["actuator"] = make_actuator(**settings["actuator"])
-    return settings
 
 
 def check(exported: Exported) -> None:
@@ -119,27 +90,21 @@ def check(exported: Exported) -> None:
 def test_targets_are_those_of_env(case, monkeypatch, tmp_path):
     """Fed with what Env delivered, the controller gives the targets of Env."""
     use_torch(monkeypatch)
-    check(export_task("quadruped", tmp_path / "p.onnx", steps=STEPS, **settings_of(case)))
+    check(export_task("quadruped", tmp_path / "p.onnx", steps=STEPS, **SHORT | CASES[case]))
 
 
-def test_cartpole(tmp_path):
-    """A task without command, memory or legs is exported, and its file gives the Env's targets. A
-    motor's control is in multiples of the force that one unit gives."""
-    exported = export_task("cartpole", tmp_path / "p.onnx", steps=STEPS, episode=1.0)
-    check(exported)
-    targets = runtime.Policy(exported.path).outputs
-    assert (targets["units"], targets["joints"]) == (["10 N"], ["slider"])
-
-
-@pytest.mark.slow
-def test_memory_of_the_task(tmp_path):
-    """An action delay, a filter of a reading, the time and a reading in `control` are deployed in a
-    file, with late and lost readings, biases and a history."""
-    settings = SHORT | CASES["all"] | {"history": {"filtered": 3}}
-    task = task_of(Late, **settings)
+@pytest.mark.parametrize("made", ["controller", pytest.param("file", marks=pytest.mark.slow)])
+def test_memory_of_the_task(tmp_path, monkeypatch, made):
+    """An action delay, filters of a reading and of a command that is drawn anew, the time and a
+    reading in `control` are deployed, with late and lost readings, biases and a history."""
+    if made == "controller":
+        use_torch(monkeypatch)
+    task = make_task(
+        "quadruped", Late, **SHORT | CASES["all"] | {"history": {"filtered": 3}, "redraw": 0.1}
+    )
     exported = export_task("quadruped", tmp_path / "p.onnx", task=task, steps=STEPS)
-    names = {"action", "previous", "time", "phase", "filtered", "history.filtered", "targets"}
-    assert set(exported.controller.start) == names
+    names = {"action", "previous", "time", "phase", "filtered", "wish", "history.filtered"}
+    assert set(exported.controller.start) == names | {"targets"}
     check(exported)
 
 
@@ -150,17 +115,34 @@ class Fragile(torch.nn.Module):
         return obs[:, :12] + torch.exp(obs.amax(1, True))
 
 
+def inputs_of(controller: Controller) -> dict[str, torch.Tensor]:
+    """The inputs of two robots whose episodes begin."""
+    values = {name: torch.full((2, *shape), 0.1) for name, shape in controller.shapes().items()}
+    values |= {MEMORY + name: torch.cat([x, x]) for name, x in controller.start.items()}
+    return values | {RESTART: torch.tensor([True, True])}
+
+
+def outputs_of(controller: Controller, values: dict[Any, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Name → output."""
+    return dict(zip(controller.outputs, controller(*values.values()), strict=True))
+
+
+def test_action_is_clamped():
+    """The action that is remembered is within ± clip."""
+    controller = Controller(make_task(clip=0.05), Fragile())
+    action = outputs_of(controller, inputs_of(controller))["next.action"]
+    assert action.abs().max() == torch.tensor(0.05)
+
+
 def test_a_result_that_is_not_finite():
     """A network that overflows for one robot holds its targets and memory, and no other's."""
     controller = Controller(make_task(clip=1e9), Fragile())
-    values = {name: torch.full((2, *shape), 0.1) for name, shape in controller.shapes().items()}
-    values |= {MEMORY + name: torch.cat([x, x]) for name, x in controller.start.items()}
-    values[RESTART] = torch.tensor([True, True])
-    first = dict(zip(controller.outputs, controller(*values.values()), strict=True))
+    values = inputs_of(controller)
+    first = outputs_of(controller, values)
     values |= {MEMORY + name: first[NEXT + name] for name in controller.start}
     values[RESTART] = torch.tensor([False, False])
     values["gyro"] = torch.tensor([[1.0, 0, 0], [1e6, 0, 0]])
-    second = dict(zip(controller.outputs, controller(*values.values()), strict=True))
+    second = outputs_of(controller, values)
     assert first["fault"].tolist() == [False, False] and second["fault"].tolist() == [False, True]
     for name in ("targets", *(NEXT + name for name in controller.start)):
         assert torch.equal(first[name][1], second[name][1]), name
@@ -176,17 +158,15 @@ class Table(Quadruped):
         return super().observe(s) | dict(looked_up=table[column])
 
 
-def test_a_task_never_sees_what_is_not_finite(tmp_path):
+def test_a_task_never_sees_what_is_not_finite():
     """A reading that is NaN for one robot of two leaves the other one's targets as they are."""
-    exported = export_task("quadruped", tmp_path / "p.onnx", task=task_of(Table, **SHORT))
-    policy, alone = runtime.Policy(exported.path), runtime.Policy(exported.path)
-    policy.reset(2)
-    readings = {name: np.full((2, n), 0.1) for name, n in policy.needs.items()}
-    expected = alone.act({name: x[0] for name, x in readings.items()}, np.zeros(3))
-    readings["gyro"][1] = np.nan
-    targets = policy.act(readings, np.zeros(3))
-    assert policy.fault.tolist() == [False, True]
-    np.testing.assert_allclose(targets[0], expected, rtol=0, atol=1e-5)
+    controller = Controller(make_task("quadruped", Table), Fragile())
+    values = inputs_of(controller)
+    before = outputs_of(controller, values)
+    values["gyro"][1] = torch.nan
+    after = outputs_of(controller, values)
+    assert after["fault"].tolist() == [False, True]
+    assert torch.equal(after["targets"][0], before["targets"][0])
 
 
 @dataclass(kw_only=True)
@@ -203,7 +183,7 @@ class Endless(Quadruped):
 def test_what_cannot_be_exported_is_named():
     """A sensor or memory with one of our names, and memory that does not start finite."""
     with pytest.raises(ValueError, match="the memory 'since' does not start with finite numbers"):
-        Controller(task_of(Endless), Fragile())
+        Controller(make_task("quadruped", Endless), Fragile())
     for readings, start, says in (
         (["fault"], {}, "a sensor must not be called 'fault'"),
         ([], {"targets": torch.zeros(1)}, "memory must not be called 'targets'"),
@@ -231,12 +211,6 @@ def test_safe_controls():
     data.ctrl[:2] = controls[:2]
     mujoco.mj_forward(model, data)
     np.testing.assert_allclose(data.actuator_force[:2], 0, atol=1e-12)
-
-
-def test_filter_of_the_command(tmp_path):
-    """Memory that filters the command is that of Env where the command is drawn anew, too."""
-    task = task_of(Smooth, **SHORT | {"redraw": 0.1, "dropout": {"gyro": 0.2}})
-    check(export_task("quadruped", tmp_path / "p.onnx", task=task, steps=STEPS))
 
 
 ROPES = """<mujoco><option timestep="0.01"><flag autoreset="disable"/></option><worldbody>
@@ -283,9 +257,10 @@ def puller(**settings: Any) -> Puller:
     return Puller(mjcf="ropes.xml", dt=0.02, episode=0.4, mjm=mjm, **past | settings)
 
 
-def test_actuators_without_a_joint(tmp_path):
+def test_actuators_without_a_joint(monkeypatch, tmp_path):
     """Actuators of sites and tendons have no encoder, are deployed, and are described by what they
     drive."""
+    use_torch(monkeypatch)
     envs = [evaluation_env(puller(), 32, weights={"low": 1}, noise={}, seed=5) for _ in range(2)]
     env, task = envs[0], envs[0].task
     s, seen = env.current_state(), task.evaluation().randomization
@@ -303,7 +278,6 @@ def test_actuators_without_a_joint(tmp_path):
     assert out["torque_limit"] == [None, None, 3.0, None] and out["joint_range"] == [None] * 4
     root = json.loads((ROOT / "docs" / "policy.schema.json").read_text())
     assert problems(out | {"change": [0.0] * 4}, root["$defs"]["targets"], root) == []
-    assert runtime.Policy(path).outputs["drives"] == out["drives"]
 
 
 def test_no_mirror_of_a_tendon():
@@ -313,26 +287,20 @@ def test_no_mirror_of_a_tendon():
         Reflector(task.mjm, 0, None, "cpu")
 
 
-@pytest.mark.slow
-def test_symmetric_network(tmp_path):
-    """A network that commutes with the mirror is deployed as it is."""
-    task = make_task("quadruped", **SHORT)
-    env = fresh_env(task, "quadruped")
-    images = view_mirrors(derive_flips(task), env.term_widths, task.history)
-    actor = make_actor(env, symmetry="net", mirrors=images)
-    check(export_task("quadruped", tmp_path / "p.onnx", task=task, actor=actor, steps=STEPS))
-
-
 def test_order_of_joints(monkeypatch, tmp_path):
     """A robot whose joints and actuators have other orders and signs is deployed by its names."""
     use_torch(monkeypatch)
     mjcf = robot_files.write(tmp_path, robot_files.mjcf())
     robot = make_config("task=quadruped", f"robot.mjcf={mjcf}").robot
-    task = task_of(Quadruped, **SHORT | robot_arguments(Quadruped, robot))
+    task = make_task("quadruped", Quadruped, **SHORT | robot_arguments(Quadruped, robot))
     exported = export_task("quadruped", tmp_path / "p.onnx", task=task, steps=STEPS)
     order = task.mjm.jnt_qposadr[task.mjm.actuator_trnid[:, 0]]
     assert (np.diff(order) < 0).any()
     check(exported)
+    about = describe_targets(task)
+    assert about["joints"] == robot_files.NAMES and about["torque_limit"] == [25.0] * 12
+    assert about["kp"] == pytest.approx([task.mjm.actuator_gainprm[0, 0]] * 12)
+    assert about["safe_pose"] == pytest.approx(task.stance.tolist())
 
 
 @pytest.mark.parametrize("memory", ["gru", "attention"])
@@ -364,8 +332,7 @@ def test_a_restart_uses_the_memory_that_is_given():
     readings = [torch.rand(2, *controller.shapes()[name]) for name in controller.readings]
     memory = {name: torch.rand(2, *x.shape[1:]) for name, x in controller.start.items()}
     restart = torch.tensor([True, False])
-    outputs = controller(*readings, restart, *memory.values())
-    after = dict(zip(controller.outputs, outputs, strict=True))
+    after = outputs_of(controller, dict(enumerate([*readings, restart, *memory.values()])))
     phase = memory["phase"] + torch.tensor([0.0, env.task.dt * env.task.gait])  # pyright: ignore
     torch.testing.assert_close(after["next.phase"], phase % 1)
     gyro = readings[controller.readings.index("gyro")]

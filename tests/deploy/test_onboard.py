@@ -25,12 +25,19 @@ SCHEMA = json.loads((ROOT / "docs" / "policy.schema.json").read_text())
 FORWARD = [0.5, 0.0, 0.0]
 LEGS = ("FL", "FR", "RL", "RR")
 PARTS = ("abduction", "thigh", "knee")
+MISUSES = sabotage.misuses()
 
 
 @pytest.fixture
 def sim(trot) -> Simulated:
     """Its robot, in the stance."""
     return Simulated(runtime.Policy(trot))
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    """Preflight refuses a robot after its joints were moved twice, instead of five times."""
+    monkeypatch.setattr("gpusim_rl.deploy.onboard.preflight.WRONG", 2)
 
 
 def guarded(sim: Simulated, **settings: Any) -> tuple[Guard, list[str]]:
@@ -454,7 +461,7 @@ JOINTS = [i if i in (1, 5) else pytest.param(i, marks=pytest.mark.matrix) for i 
 
 @pytest.mark.parametrize("joint", JOINTS)
 @pytest.mark.parametrize("noise", [1.0, 0.1, 0.0])
-def test_a_dead_encoder_is_refused(sim, joint, noise):
+def test_a_dead_encoder_is_refused(sim, quick, joint, noise):
     """Preflight looks at each joint's own answer: one that is constant is found, by its name."""
     says = refusal(sim, faulty.frozen("joint_pos", joint), noise)
     assert says.startswith(f"preflight: {sim.policy.joints[joint]} was moved"), says
@@ -462,7 +469,7 @@ def test_a_dead_encoder_is_refused(sim, joint, noise):
 
 @pytest.mark.parametrize("joint", JOINTS)
 @pytest.mark.parametrize("noise", [1.0, 0.0])
-def test_a_joint_vel_of_another_sign_is_refused(sim, joint, noise):
+def test_a_joint_vel_of_another_sign_is_refused(sim, quick, joint, noise):
     """With training's noise the joints are moved until the sign of each speed is clear."""
     says = refusal(sim, faulty.scaled("joint_vel", -1.0, joint), noise)
     assert "another sign" in says or "noise hides the sign" in says
@@ -478,12 +485,14 @@ def test_an_honest_robot_with_the_noise_of_training_is_taken(sim, seed):
     assert all(line.endswith("moves them once more") for line in said[2:])
 
 
-@pytest.mark.parametrize("name", list(sabotage.misuses()))
-def test_misuses_are_stopped(trot, name):
+@pytest.mark.parametrize("name", MISUSES)
+def test_misuses_are_stopped(trot, request, name):
     """Each is stopped by the right layer, in one line with the right words, before a fall.
 
     The honest policy is not. The last one is missed, as docs/deploy.md says."""
-    misuse = sabotage.misuses()[name]
+    misuse = MISUSES[name]
+    if name not in [*MISUSES][:13]:  # a variant, beyond the twelve
+        request.getfixturevalue("quick")
     result = sabotage.drive(trot, misuse, check=True, seconds=7.0)
     assert sabotage.expected(result, misuse) and "\n" not in result.message, result
 
@@ -492,8 +501,8 @@ def test_the_table_of_mistakes():
     """docs/deploy.md tells who stops each of the twelve, in their order."""
     text = (ROOT / "docs" / "deploy.md").read_text().split("### Twelve mistakes")[1]
     rows = [line.split("|")[2].strip() for line in text.splitlines() if line.startswith("| ")][1:]
-    twelve = list(sabotage.misuses().values())[1:13]
-    assert [row.split(",")[0].split(" ")[0] for row in rows] == [x.by for x in twelve]
+    twelve = [misuse.by for misuse in MISUSES.values()][1:13]
+    assert [row.split(",")[0].split(" ")[0] for row in rows] == twelve
 
 
 def hanging(policy: runtime.Policy) -> Simulated:

@@ -10,9 +10,29 @@ from gpusim_rl.envs.terrain.kinds import KINDS
 from gpusim_rl.evaluation import drives
 from gpusim_rl.evaluation.drives import Drive
 from gpusim_rl.tasks.common.walking import drives as commands
+from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests.worlds import Stateless, make_config, make_env, make_task
 
 NAMES = ("forward", "left", "turn")
+STILL: Any = Stateless(lambda obs: torch.zeros(len(obs), 12))
+
+
+def weights_of(task: str = "quadruped") -> dict[str, float]:
+    """The weights of a task's rewards."""
+    return make_config(f"task={task}").task.weights
+
+
+@pytest.fixture
+def commanded(monkeypatch) -> list[torch.Tensor]:
+    """The command of each control step."""
+    seen, measure = [], Quadruped.measure
+
+    def watch(self, s):
+        seen.append(s.command.clone())
+        return measure(self, s)
+
+    monkeypatch.setattr(Quadruped, "measure", watch)
+    return seen
 
 
 def test_the_commands_reach_the_largest_and_none():
@@ -26,22 +46,14 @@ def test_the_commands_reach_the_largest_and_none():
     assert len(rows.unique(dim=0)) == len(rows)
 
 
-def test_a_robot_that_stands_follows_no_command_to_move(monkeypatch):
+def test_a_robot_that_stands_follows_no_command_to_move(monkeypatch, commanded):
     """Every command is held to the end; a policy of zeros with a still clock follows one."""
     monkeypatch.setattr(drives, "SECONDS", 3.0)
     monkeypatch.setattr(drives, "SETTLE", 2.5)
     task = make_task("quadruped", gait_pose=(0.0, 0.0, 0.0))
-    held, still = [], Stateless(lambda obs: torch.zeros(len(obs), 12))
-    measure = type(task).measure
-
-    def watch(self, s):
-        held.append(s.command.clone())
-        return measure(self, s)
-
-    monkeypatch.setattr(type(task), "measure", watch)
-    rows = drives.drive(cast(Any, still), task, weights=make_config("task=quadruped").task.weights)
+    rows = drives.drive(STILL, task, weights=weights_of())
     asked = task.drives
-    assert asked is not None and all(torch.equal(x, asked) for x in held[-150:])
+    assert asked is not None and all(torch.equal(x, asked) for x in commanded[-150:])
     assert [row.asked for row in rows] == asked.tolist()
     assert all(abs(x) < 0.02 for row in rows for x in row.got)
     moving = [row for row in rows if any(row.asked)]
@@ -51,23 +63,15 @@ def test_a_robot_that_stands_follows_no_command_to_move(monkeypatch):
     assert all(row.measures.keys() == {"change", "wobble", "effort", "fidget"} for row in rows)
 
 
-def test_no_time_limit_ends_a_drive(monkeypatch):
+def test_no_time_limit_ends_a_drive(monkeypatch, commanded):
     """Where episodes are short, the command stays to the end all the same."""
     monkeypatch.setattr(drives, "SECONDS", 2.0)
     monkeypatch.setattr(drives, "SETTLE", 1.0)
-    still_clock = {"gait_pose": (0.0, 0.0, 0.0)}
-    seen, task = [], make_task("quadruped", episode=0.5, **still_clock)
-    measure = type(task).measure
-
-    def watch(self, s):
-        seen.append(s.command.clone())
-        return measure(self, s)
-
-    monkeypatch.setattr(type(task), "measure", watch)
-    still = cast(Any, Stateless(lambda obs: torch.zeros(len(obs), 12)))
-    drives.drive(still, task, weights=make_config("task=quadruped").task.weights)
+    task = make_task("quadruped", episode=0.5, gait_pose=(0.0, 0.0, 0.0))
+    drives.drive(STILL, task, weights=weights_of())
     # one of the start, and one of the check of the task's methods
-    assert len(seen) == 27 and all(torch.equal(x, seen[-1]) for x in seen[-25:])
+    assert len(commanded) == 27
+    assert all(torch.equal(x, commanded[-1]) for x in commanded[-25:])
 
 
 def test_a_measure_beyond_its_bound_is_a_failure(monkeypatch):
@@ -80,11 +84,10 @@ def test_a_measure_beyond_its_bound_is_a_failure(monkeypatch):
         shake["sign"] = -shake["sign"]
         return torch.full((len(obs), 12), 0.5 * shake["sign"])
 
-    weights = make_config("task=quadruped").task.weights
     for bounds, expected in (({"change": 0.9, "fidget": 0.1}, ["change", "fidget"]), ({}, [])):
         loose = {"least": 9.0}
         task = make_task("quadruped", gait_pose=(0.0, 0.0, 0.0), drive_limits=bounds | loose)
-        still = drives.drive(cast(Any, Stateless(act)), task, weights=weights)[-1]
+        still = drives.drive(cast(Any, Stateless(act)), task, weights=weights_of())[-1]
         assert still.asked == [0.0, 0.0, 0.0] and still.failed == expected
         assert still.measures.keys() == bounds.keys()
 
@@ -148,14 +151,13 @@ def test_other_tasks_are_not_driven():
 
 def test_a_robot_of_rough_ground_is_driven_on_level_ground(monkeypatch):
     """All worlds have the plane alone, of the mean friction, whatever kinds the task has."""
-    rough, weights = make_task("quadruped_rough"), make_config("task=quadruped_rough").task.weights
-    made, make = [], drives.evaluation_env
+    rough, made, make = make_task("quadruped_rough"), [], drives.evaluation_env
     monkeypatch.setattr(
         drives, "evaluation_env", lambda *x, **y: made.append(make(*x, **y)) or made[-1]
     )
     monkeypatch.setattr(type(rough), "kinds", {"slope": KINDS["slope"]})
-    still = cast(Any, Stateless(lambda obs: torch.zeros(len(obs), 12)))
-    drives.drive(still, rough, weights=weights, commands=torch.zeros(4, 3), times=(0.1, 0.05))
+    options: Any = dict(commands=torch.zeros(4, 3), times=(0.1, 0.05))
+    drives.drive(STILL, rough, weights=weights_of("quadruped_rough"), **options)
     (env,) = made
     s, friction = env.current_state(), rough.terrain["friction"]
     assert env.task.patches.kinds == ("flat",) and (s.below == s.below[0, 0]).all()

@@ -18,14 +18,6 @@ JOINTS, ROWS, DT = 4, 3000, 0.005
 QUICK = ("steps=600", "hidden=24,24", "seed=3")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """As the program itself sets it, for this file alone."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def wishes(seed: int, rows: int = ROWS) -> torch.Tensor:
     """(rows, JOINTS) targets [rad]: sines of 0.3 to 4 Hz, and steps."""
     draw = np.random.default_rng(seed)

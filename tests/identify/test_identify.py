@@ -42,18 +42,18 @@ TRUTH = {"kp": 0.85, "kd": 1.25, "armature": 1.6, "joint_friction": 1.8, "delay"
 ARM_POLICY: Any = SimpleNamespace(mjcf=ARM, dt=0.02, outputs={"safe_pose": [0.3, -0.2]})
 
 
-@pytest.fixture(scope="module")
-def arm() -> hang.Motion:
-    """What an arm of two joints measures in 7 s, whose actuators are in another order."""
-    return simulated.hanging_motion(ARM_POLICY, TRUTH, 7.0, seed=1)
-
-
-@pytest.fixture(scope="module")
-def fit(arm) -> hang.Fit:
-    """What they tell, by one fit, for time."""
+def fit_of(truth: dict[str, Any]) -> hang.Fit:
+    """What an arm of two joints, whose actuators are in another order, tells in 7 s: by one fit,
+    for time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hang, "DELAYS", (0.02,))
-        return hang.identify(arm)
+        return hang.identify(simulated.hanging_motion(ARM_POLICY, truth, 7.0, seed=1))
+
+
+@pytest.fixture(scope="module")
+def fit() -> hang.Fit:
+    """Of joints that are alike."""
+    return fit_of(TRUTH)
 
 
 def test_a_hanging_robot_tells_its_joints(fit):
@@ -67,11 +67,9 @@ def test_a_hanging_robot_tells_its_joints(fit):
     assert fit.noise == pytest.approx(hang.NOISE, rel=0.2)
 
 
-def test_joints_that_differ_are_fitted_too(monkeypatch):
+def test_joints_that_differ_are_fitted_too():
     """The means of their numbers are told, all that is left is noise, and how much they differ."""
-    monkeypatch.setattr(hang, "DELAYS", (0.02,))
-    numbers: Any = TRUTH | {"kp": np.array([0.9, 0.8]), "armature": np.array([1.5, 1.7])}
-    fit = hang.identify(simulated.hanging_motion(ARM_POLICY, numbers, 7.0, seed=1))
+    fit = fit_of(TRUTH | {"kp": np.array([0.9, 0.8]), "armature": np.array([1.5, 1.7])})
     for name, truth in TRUTH.items():
         estimate = fit.estimates[name]
         assert abs(estimate.value - truth) < 2 * estimate.margin, name
@@ -200,6 +198,7 @@ def logs(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         patch.setattr(hang, "DELAYS", (0.05,))
+        patch.setattr(walk, "ROUNDS", 1)
         main.main(["simulate", str(DEMO), "long.mcap", "walk.mcap", "seconds=9", "seed=4"])
         main.main(["simulate", str(DEMO), "hang.mcap", "seconds=7", "seed=4"])
         main.main(["hang.mcap", "walk.mcap", f"policy={DEMO}", "robots=16"])

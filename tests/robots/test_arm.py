@@ -11,7 +11,7 @@ import torch
 
 from gpusim_rl.assembly.environment import make_task
 from gpusim_rl.config import robot_size
-from gpusim_rl.config.compose import build, compose_plain
+from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import waiting
 from gpusim_rl.core.paths import ASSETS
@@ -23,7 +23,6 @@ from gpusim_rl.robots.description import reasons
 from gpusim_rl.robots.load import Loaded, load_any, load_as
 from tests import robot_files
 from tests.arm_files import COUPLED, mjcf, solving_error
-from tests.exported import export_task
 from tests.worlds import numbers, robot_keys
 
 FILE = str(ASSETS / "arm.xml")
@@ -150,16 +149,6 @@ def test_the_task_takes_it(tmp_path, capsys):
         make_task(Config.of(wrong), "cpu")
 
 
-@pytest.mark.matrix
-def test_exported(tmp_path):
-    """The exported controller does what Env did."""
-    file = robot_files.write(tmp_path, mjcf())
-    cfg = compose_plain("config", ["task=reach_pose", f"robot.mjcf={file}"])
-    task = make_task(Config.of(robot_size.fit_to_robot(cfg, ["task"])), "cpu")
-    exported = export_task("reach_pose", tmp_path / "policy.onnx", task=task)
-    assert exported.error < 1e-4 and exported.recorded.readings["joint_pos"].shape[-1] == 6
-
-
 def test_the_own_arm_from_its_file():
     """The importer finds the home pose, gains, tool and mirror of tasks/assets/arm.xml, and its
     reach, by which other arms are measured."""
@@ -230,10 +219,3 @@ def test_tips_of_round_geoms():
     np.testing.assert_allclose([*point, radius], [0, 0, 1.05, 0.05], atol=1e-9)
     point, radius = tip(m, d, 1, np.zeros(3))
     np.testing.assert_allclose([*point, radius], [0, 0.7, 0, 0.2], atol=1e-9)
-
-
-def test_a_task_with_a_robot_of_its_own():
-    """Tasks without robots of others say which tasks take them."""
-    cfg = build("config", ["task=cartpole", "robot.mjcf=x.xml"])
-    with pytest.raises(ValueError, match="and arms that reach, take another"):
-        make_task(Config.of(cfg), "cpu")

@@ -4,6 +4,7 @@ not fit is refused in one line."""
 import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
 
 import imageio
@@ -13,23 +14,20 @@ import pytest
 import torch
 import yaml
 
-from benchmarks.deploy import episodes, walk_alone
 from gpusim_rl.assembly.environment import make_task, robot_arguments
+from gpusim_rl.commands import play, train
 from gpusim_rl.config.compose import build
 from gpusim_rl.config.sections import RobotSection
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.deploy import runtime
-from gpusim_rl.evaluation.evaluate import SEED, evaluation_env
 from gpusim_rl.robots.inertias import compile_mended
 from gpusim_rl.robots.load import Loaded
-from gpusim_rl.robots.model_files import copy_model, is_copy
 from gpusim_rl.robots.models import compile_mjcf
 from gpusim_rl.robots.robot_config import Robot
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files, worlds
 from tests.algorithms.test_capture import exempt
-from tests.command_lines import EXPORTED, TINY, command, refused, succeed
-from tests.exported import export_task
+from tests.command_lines import EXPORTED, TINY, command, succeed
 from tests.guard import guard
 from tests.robot_files import NAMES, PLACE, mjcf, write
 from tests.worlds import (
@@ -39,7 +37,6 @@ from tests.worlds import (
     make_env,
     make_ppo,
     make_robot,
-    numbers,
     robot_keys,
     same_model,
 )
@@ -308,17 +305,6 @@ def test_gravity_pulls_every_body(hund, tmp_path):
     assert not loaded.mjm.body_gravcomp.any() and loaded.robot.height == hund.robot.height
 
 
-def test_a_urdf_without_its_pictures(tmp_path):
-    """The copy that a run keeps needs no visual meshes of a URDF: MuJoCo never reads them."""
-    visual = '<visual><geometry><mesh filename="package://none/base.dae"/></geometry></visual>'
-    text = robot_files.urdf().replace("<collision>", f"{visual}<collision>", 1)
-    file = Path(write(tmp_path, text, "hund.urdf"))
-    first = make_robot(mjcf=str(file)).robot
-    copy = copy_model(file, tmp_path / "kept")
-    assert make_robot(mjcf=str(copy)).robot == dataclasses.replace(first, mjcf=str(copy))
-    assert is_copy(file, copy)
-
-
 def test_urdf(tmp_path):
     """A URDF gets a free joint, its efforts become torque limits, and a leg without a sphere gets
     one at its end."""
@@ -432,29 +418,7 @@ def test_meshes_are_shown_but_not_embedded(tmp_path, collide):
     np.testing.assert_allclose(*states, atol=1e-4)
 
 
-# -- training, export ------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_the_exported_file_walks_alone(file, tmp_path):
-    """The runtime, which has only the ONNX file, knows gains, stance and joint order, and walks as
-    in the environment."""
-    done = export_task("quadruped", tmp_path / "policy.onnx", episode=2.0, **settings(mjcf=file))
-    policy, task = runtime.Policy(done.path), done.task
-    about = policy.outputs
-    assert policy.joints == NAMES
-    assert about["kp"] == pytest.approx([task.mjm.actuator_gainprm[0, 0]] * 12)
-    assert about["safe_pose"] == pytest.approx(task.stance.tolist())
-    assert about["torque_limit"] == [25.0] * 12
-    yaml = numbers("quadruped")
-    env = evaluation_env(task, 4, weights=yaml["weights"], noise=yaml["noise"], seed=SEED)
-    episodes(env, tmp_path / "given.npz")
-    walked = walk_alone(done.path, tmp_path / "given.npz", tmp_path / "walked.npz")
-    env = evaluation_env(task, 4, weights=yaml["weights"], noise=yaml["noise"], seed=SEED)
-    for t in range(25):
-        env.step(done.actor(env.observation.actor))
-        np.testing.assert_allclose(walked["path"][t], env.sim.qpos, atol=2e-3, err_msg=str(t))
+# -- training ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -498,7 +462,7 @@ def test_commands(tmp_path):
             "train.py robot.base=trunk",
             "robot.base describes a robot: set robot.mjcf=FILE as well",
         ),
-        ("train.py task=cartpole robot.mjcf=x.xml", "robot.mjcf: this task has a robot of its own"),
+        ("train.py task=cartpole robot.mjcf=x.xml", "and arms that reach, take another"),
         (
             "train.py robot.mjcf=hund.xml robot.base=trunk",
             "robot.mjcf=hund.xml: robot.base: no body 'trunk'",
@@ -512,19 +476,18 @@ def test_commands(tmp_path):
         ("play.py mode=robot robot.mjcf=5", "robot.mjcf=5: expected a path"),
         ("play.py mode=robot robot.mjcf=hund.xml report=a.jpg", "a name that ends in .png"),
         ("play.py mode=evaluate report=a.png", "report=a.png needs mode=grid"),
-        ("train.py robot.mjcf=5", "robot.mjcf=5: expected a path"),
-        ("play.py mode=robot robot.mjcf=nowhere.xml", "robot.mjcf: no file 'nowhere.xml'"),
     ],
 )
-def test_a_mistake_gets_one_line(tmp_path, line, says):
+def test_a_mistake_gets_one_line(file, tmp_path, monkeypatch, capsys, line, says):
     """train.py and play.py answer a mistake in one line, exit with 2, and leave nothing behind."""
-    here = tmp_path / "here"
-    here.mkdir()
-    write(here, mjcf())
-    script, *words = line.split()
-    assert says in refused(
-        script, *words, *((*TINY, "run_dir=run") if script == "train.py" else ()), cwd=here
-    )
+    monkeypatch.chdir(tmp_path)
+    main, words = (train.main, (*TINY, "run_dir=run")) if line[0] == "t" else (play.main, ())
+    monkeypatch.setattr(sys, "argv", [*line.split(), *words])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and says in error and re.fullmatch("error: .*\n", error), error
+    assert [*tmp_path.iterdir()] == [Path(file)]
 
 
 def test_every_robot_of_conf_has_the_keys_of_robot():

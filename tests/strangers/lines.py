@@ -1,60 +1,33 @@
-"""Command lines of train.py and play.py that are drawn from a seed: right ones, and ones with
-mistakes of every kind.
+"""Command lines of train.py and play.py: right ones, and ones with mistakes of every kind.
 
 Each must end within 60 s with 0 and nothing on stderr, or with 2 and one line `error: …` on stderr
 and nothing left behind. A line with a mistake of key or value must end so before torch is loaded.
 What is wrong within the files of a run is drawn by `files.py`.
 """
 
-import contextlib
-import io
-import logging
-import random
 import re
-import runpy
 import shutil
-import signal
-import string
 import subprocess
-import sys
 import tempfile
-import traceback
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
-from unittest import mock
+from typing import NamedTuple
 
-from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.assembly import iteration
-from gpusim_rl.commands import multirun
-from gpusim_rl.config import compose, nested_dict
-from gpusim_rl.core.seeds import EVALUATION_SEEDS
-from gpusim_rl.deploy import export_policy as exporter
-from gpusim_rl.report import command as report
-from tests.command_lines import command, train_here
-from tests.worlds import ROOT
+from tests.command_lines import command
 
 LIMIT = 60  # s a line may take
-SCRIPTS = {"train.py": "config", "play.py": "play"}
-BASE = (
+TRAIN = (
     *"num_envs=4 num_steps=4 episodes=2 iterations=1 task.episode=0.5".split(),
-    *"algo.hidden=[8] algo.update_epochs=1 device=cpu sim.threads=1 log=none".split(),
+    *"algo.hidden=[8] algo.update_epochs=1 device=cpu sim.threads=1 log=none export=none".split(),
+    "report=false",
 )
-SHORT = {  # before the words that are drawn, so that what is right ends soon; a later word wins
-    "train.py": BASE,
-    "play.py": ("mode=evaluate", "run=run", "episodes=2"),
-}
+GROUPS = ("task=cartpole", "sim=native")
+PLAY = ("mode=evaluate", "run=run", "episodes=2")
 # The least that a run directory holds once it trains.
 FILES = {"config.yaml", "versions.json", "checkpoints", "metrics.jsonl"}
-LARGE = (str(10**9), str(2**63), str(10**30), "9" * 5000)
-NUMBERS = (*"0 -1 -0.0 1e308 -1e308 1e-308 nan inf -inf".split(), *LARGE)
-ODD = ("", "''", "a b", "a\nb", "\udcff", "x" * 5000)
-WORDS = (*ODD, *"ünï 机器人 🤖 '机器人' a/b - \\ %s {} [] $HOME a:b #".split())
-SWAPS = {"e": "е", "o": "о", "a": "а", "_": "-", "i": "ı"}  # their doubles in other alphabets
-
-
-Drawn = tuple[list[str], bool | None, bool]  # words, right, early
+NUMBERS = (*"0 -1 -0.0 1e308 -1e308 1e-308 nan inf -inf 1000000000".split(), "9" * 5000)
+PLAIN = "ünï 机器人 🤖 a/b \\ %s {} [] $HOME a:b #".split()
+WORDS = ("", "a b", "a\nb", "\udcff", "x" * 5000, *PLAIN)
 
 
 class Line(NamedTuple):
@@ -67,283 +40,97 @@ class Line(NamedTuple):
     early: bool = False  # it must be refused before torch is loaded
 
 
-# -- the generator ---------------------------------------------------------------------------------
+# A row: kind, what its lines deserve, script, and the lines; `;` stands between words of a line.
+TEXTS = """
+misspelt wrong train: nun_envs=4 seedd=1 sed=1 num-envs=4 algo.gama=0.9 algo.gаmma=0.9 SEED=1
+  algo.gamma.=1 x.seed=1 gamma_=1 seeds=1 seed.x=1 seed.0=1 seed[0]=1 seed@x=1 seed/x=1 seedé=1
+misspelt wrong play: mod=evaluate run.=run gate.robot=3 gate.limits.fals=1 SECONDS=3
+int wrong train: seed=1.5 seed=abc seed=true seed=[1] seed={a:1} seed='3' seed=null seed=½ seed=''
+float wrong train: algo.gamma=abc algo.gamma=true algo.gamma=[1.0] algo.gamma=null algo.gamma='0.5'
+  algo.gamma={} algo.gamma=1,5.0.0 algo.gamma=0.5m algo.gamma=''
+bool wrong train: algo.fused=1 algo.fused='true' algo.fused=null algo.fused=[] algo.fused=maybe
+list wrong train: algo.hidden=5 algo.hidden=a algo.hidden=[a] algo.hidden=[null] algo.hidden=[{}]
+  algo.hidden=[true] algo.hidden=[1e400] algo.hidden=''
+str wrong train: algo.activation=5 algo.activation=true algo.activation=[a] algo.activation={a:b}
+type wrong play: episodes=many seconds=true gate.robots=1.5 gate.friction=5
+choice wrong train: task=walk sim=bullet log=disk stop_at=95 stop_at=true
+choice wrong play: mode=fly mode=viewer mode=new-task name=my_arm command=[fast] command={a:1}
+  out=no/x checkpoint=5 onnx=[a] episodes=1,2 seconds=range(0,1000000000)
+choice late train: graph=some device=tpu:0 algo.activation=swish algo.amp=fp8 task.mjcf=none.xml
+  device=cuda:99999999999
+unicode wrong train: ключ=1 任务=1 tâche=1 🤖=1 task.🤖=1 num_envs\u200b=1 \ufeffseed=1 \udcff=1
+nested any train: task={name:cartpole} task={} algo={gamma:0.9} algo={} sim={} task.noise={}
+  task.weights={upright:1} task=[cartpole] task.weights.upright={a:1} algo.hidden=[[8]] seed={a:1}
+  algo.hidden=[8,[8]] algo={gamma:{a:{b:1}}} task.weights=[1,2] algo.gamma.x=1 seed=[1,2,3]
+  task.fastest=[[0,1],[0,1]] log={name:none} sim={threads:1} task.weights={upright:[1,{b:2}]}
+curriculum any train: curriculum={algo.learning_rate:{from:1e-3,to:1e-4,by:iteration,stop:5}}
+  curriculum={task.weights.upright:{from:1,to:nan,by:success,start:0,stop:0.5}} curriculum={5:{}}
+  curriculum={seed:{from:0,to:1,by:iteration,stop:1}} curriculum={task.x:{to:1,start:null,stop:{}}}
+prefix wrong train: +seed=1 ~seed=1 ++seed=1 +++seed=1 ~~seed ~task +new=1 ~task.weights.joy +~task
+quotes wrong train: seed=' seed=" seed='a seed="a seed=a' seed=[ seed=] seed=[1 seed={ seed={a
+  seed={a: seed=( seed=) seed=a'b' seed=[1, seed='a'' seed=f( seed=f(1
+variable any train: num_envs=${seed} num_envs=${nope} num_envs=${ num_envs=$ num_envs=${oc.env:HOME}
+  num_envs=${oc.decode:1} num_envs=${.x} num_envs=${hydra:run.dir} seed=${now:%Y} seed=${${seed}}
+path any train: run_dir=. run_dir=.. run_dir=/proc/x run_dir=/dev/null run_dir=file run_dir=file/x
+  run_dir=~/x run_dir=run
+path any play: out=folder run=/dev/zero run=file run=folder run=run/config.yaml run=a/../../b
+  run=././run out=/sys/x out=../x mode=video;video=file mode=video;video=run/x.mp4
+model late train: task.mjcf=. task.mjcf=/ task.mjcf=file task.mjcf=folder task.mjcf=/dev/zero
+sweep wrong train: num_envs=1,2 num_envs=1,x num_envs=range(1,3) num_envs=choice(1,2) num_envs=1,
+  num_envs=glob(*) num_envs=interval(0,1) num_envs=, num_envs=sort(2,1)
+multirun late train: -m;seed=1,x -m;seed=1,-1 -m;seed=range(0,1000000000) -m;seed=interval(0,1)
+  run_dir=a,a;--multirun -m;seed=1,2;run_dir=x -m;task=cartpole,walk -m;task=glob(*) -m;nun_envs=1,2
+  -m;resume=run,nowhere -m;run_dir=a,b;seed=1,2 -m;seed=1;algo.gamma=0.9,3
+option wrong train: --hepl --mult -x -- - --config-dir=x --config-name -cd -cn=x --package=x -p
+  --seed=1 -seed --cfg=nope --cfg -c=x --info=nope --experimental-rerun=x --run -r -sc —multirun
+  -h= --shell-completion --resolve --cfg=job;--info -m;-m;--info
+help right train: --help -h --cfg;job --cfg=job --info --info;config --version --hydra-help -c;all
+  --info;defaults-tree --cfg=hydra
+help right play: --help --cfg;job --version
+bare wrong train: fast = =1 == seed seed:1 .=1 task. @ task= seed=1=2 ü ../conf=1 \udcff
+repeated any train: seed=1;seed=x seed=1;seed=2 task=cartpole;task=quadruped sim=native;sim=native
+  algo=ppo;algo=ppo seed=x;seed=1 algo.gamma=0.9;algo.gamma=nan task=walk;task=cartpole
+  algo.hidden=[4];algo={hidden:[4]}
+hydra wrong train: hydra.run.dir=x hydra.job.chdir=true hydra.foo=1 hydra.output_subdir=.hydra
+  hydra.mode=MULTIRUN hydra.verbose=true hydra={} hydra=null hydra/launcher=joblib hydra.run=1
+  hydra.sweep.dir=x hydra.job.name=a hydra.searchpath=[x]
+resume late train: resume=nowhere resume=file resume=folder resume=run/config.yaml
+trains right train: seed=0 num_steps=8;num_envs=8;algo.hidden=[4,4] algo.hidden=[];graph=off
+  graph=whole;stop_at=0.5;eval_every=1;log_every=3 algo.gamma=0;algo.fused=false;algo.std=2
+  algo.gamma=1;algo.learning_rate=1e-3 algo.amp=bf16;algo.activation=tanh;task.clip=2 plan=true
+  algo.num_minibatches=1;task.episode=1 save_every=1;device=auto;sim.threads=0 run_dir=a/b
+  run_dir='ünï/机' -m;seed=1,2 task=cartpole,quadruped;--multirun -m;algo.hidden=[8],[4]
+plays right play: seed=3 mode=export;out=p.onnx out=scores.json run=./run mode=new-task;name=my_arm
+"""
+ODD = {  # kind → words with blanks, or too long for a row
+    "extreme": [f"{key}={x}" for key in ("num_envs", "algo.gamma") for x in NUMBERS],
+    "entries": [f"algo.hidden=[{x}]" for x in (*NUMBERS, "", "4," * 99 + "4")],
+    "word": [f"{key}={x}" for key in ("task.mjcf", "run_dir") for x in WORDS],
+    "deep": [f"algo={'{a:' * n}1{'}' * n}" for n in (3, 60, 400)],
+    "deep list": [f"algo.hidden={'[' * n}8{']' * n}" for n in (3, 60, 400, 3000)],
+    "blank": ["seed 1", " ", "x" * 9000, "se ed=1", "seed\t=1"],
+}
+DESERVES = {"right": (True, False), "wrong": (False, True), "late": (False, False)}
 
 
-def one_of(text: str, right: bool | None = False, early: bool = True) -> Callable[["Draw"], Drawn]:
-    """A kind of lines: one of these texts, in which `;` stands between words."""
-    return lambda draw: (draw.one(text).split(";"), right, early)
+def make_line(kind: str, deserves: str, script: str, *words: str) -> Line:
+    """A line, after words with which what is right ends soon; a later word wins."""
+    own = any(word.startswith(("task=", "sim=")) for word in words)
+    start = (*GROUPS[2 * own :], *TRAIN) if script == "train" else PLAY
+    start = ("iterations=2", "log=none") if kind == "resume" else start
+    return Line(kind, f"{script}.py", (*start, *words), *DESERVES.get(deserves, (None, False)))
 
 
-class Draw:
-    """Draws command lines. The same seed gives the same lines."""
-
-    def __init__(self, seed: int):
-        self.random = random.Random(seed)
-        self.trees = {
-            (script, task): compose.build(name, [f"task={task}"] if name != "play" else [])
-            for script, name in SCRIPTS.items()
-            for task in ("cartpole", "quadruped")
-        }
-        self.kinds = {
-            name[5:]: getattr(self, name) for name in dir(self) if name.startswith("draw_")
-        }
-
-    def lines(self, n: int, only: str = "") -> Iterator[Line]:
-        """n lines, of every kind in turn."""
-        kinds = [only] if only else list(self.kinds)
-        for i in range(n):
-            yield self.line(kinds[i % len(kinds)])
-
-    def line(self, kind: str) -> Line:
-        """One line of a kind."""
-        pick = self.random
-        self.script = pick.choices([*SCRIPTS], [7, 2])[0]
-        self.task = pick.choice(["cartpole", "cartpole", "quadruped"])
-        tree = self.trees[self.script, self.task]
-        self.flat = {
-            key: value
-            for key, value in nested_dict.flatten(tree).items()
-            if not key.startswith("hydra")
-        }
-        self.leaves = [
-            k for k, v in self.flat.items() if not isinstance(v, dict) and not k.endswith(".name")
-        ]
-        self.bare = False
-        words, right, early = self.kinds[kind]()
-        groups = self.script != "play.py" and self.pure(words)
-        start = (f"task={self.task}", "sim=native") if groups else ()
-        start = () if self.bare else (*start, *SHORT[self.script])
-        return Line(kind, self.script, (*start, *words), right, early)
-
-    def pure(self, words: list[str]) -> bool:
-        """Whether the words leave the groups as they are."""
-        return not any(word.startswith(("task=", "sim=", "sim.n", "sim.c")) for word in words)
-
-    def leaf(self, *kinds: type) -> str:
-        """A key whose value is of one of the kinds."""
-        keys = [key for key in self.leaves if type(self.flat[key]) in kinds]
-        return self.random.choice(keys or self.leaves)
-
-    def misspell(self, key: str) -> str:
-        """The key with a slip of the finger."""
-        pick, at = self.random, self.random.randrange(len(key))
-        letter = key[at]
-        return pick.choice(
-            [
-                key[:at] + key[at + 1 :],
-                key[:at] + letter + key[at:],
-                key[:at] + pick.choice(string.ascii_lowercase) + key[at:],
-                key[:at] + key[at + 1 : at + 2] + letter + key[at + 2 :],
-                key[:at] + SWAPS.get(letter, letter.upper()) + key[at + 1 :],
-                key + pick.choice([".", ".x", "s", " ", ".0", "[0]", "@x", "/x", "é"]),
-                key.rpartition(".")[2] + "_",
-                f"x.{key}",
-                key.upper(),
-            ]
-        )
-
-    def word(self) -> str:
-        """Any value."""
-        return self.random.choice(
-            [*NUMBERS, *WORDS, "true", "null", "1", "0.5", "[1,2]", "{a:1}", "auto"]
-        )
-
-    def one(self, text: str) -> str:
-        """One word of a text."""
-        return self.random.choice(text.split())
-
-    def draw_misspelt(self) -> Drawn:
-        key = self.misspell(self.random.choice(list(self.flat)))
-        while key in self.flat:
-            key = self.misspell(key)
-        return [f"{key}={self.word()}"], False, True
-
-    def draw_type(self):
-        key = self.leaf(int, float, bool, list, str)
-        wrong = {
-            int: "1.5 abc true [1] {a:1} '3' null 1e3 nan ½ 0x10 ''",
-            float: "abc true [1.0] null '0.5' {} 1,5.0.0 0.5m ''",
-            bool: "1 0 'true' null [] maybe 1.0 ''",
-            list: "5 a {} null [a] [null] [[1]] [true] [{}] [1e400] ''",
-            str: "5 true [a] {a:b} null 1.5",
-        }
-        return [f"{key}={self.one(wrong[type(self.flat[key])])}"], False, True
-
-    def draw_choice(self):
-        late = (
-            "graph=some device=tpu:0 algo.activation=swish algo.amp=fp8 "
-            "device=cuda:99999999999 task.mjcf=none.xml"
-        )
-        soon = "task=walk sim=bullet log=disk algo=sac stop_at=95 stop_at=true"
-        play = (
-            "mode=fly mode=viewer mode=new-task name=my_arm command=[fast] command={a:1} "
-            "out=no/x checkpoint=5 onnx=[a]"
-        )
-        early = self.script == "play.py" or self.random.random() < 0.5
-        text = play if self.script == "play.py" else soon if early else late
-        return [self.one(text)], False, early
-
-    def draw_extreme(self):
-        return [f"{self.leaf(int, float)}={self.random.choice(NUMBERS)}"], None, False
-
-    def draw_entries(self):
-        key = self.leaf(list)
-        n = len(self.flat[key]) if isinstance(self.flat[key], list) else 3
-        entries = self.random.choices(NUMBERS, k=self.random.choice([n, n, 0, 1, 100]))
-        return [f"{key}=[{','.join(entries)}]"], None, False
-
-    def draw_null(self):
-        return [f"{self.leaf(type(None))}={self.word()}"], None, False
-
-    def draw_word(self):
-        return [f"{self.leaf(str, type(None))}={self.random.choice(WORDS)}"], None, False
-
-    def draw_unicode(self):
-        keys = "ключ 任务 tâche 🤖 task.🤖 num_envs\u200b \ufeffseed \udcff".split()
-        keys += ["se ed", "seed\t"]
-        return [f"{self.random.choice(keys)}={self.word()}"], False, True
-
-    def draw_nested(self):
-        text = """task={name:cartpole} task={} algo={gamma:0.9} algo={} task.weights={upright:1}
-            task.noise={} task=[cartpole] task.weights.upright={a:1} algo.hidden=[[8]] sim={}
-            algo.hidden=[8,[8]] algo={gamma:{a:{b:1}}} task.weights=[1,2] algo.gamma.x=1
-            task.fastest=[[0,1],[0,1]] log={name:none} sim={threads:1} seed={a:1,a:2} seed=[1,2,3]
-            task.weights.a.b.c=1 task.weights={upright:[1,{b:2}]}"""
-        deep = [f"algo.hidden={'[' * n}8{']' * n}" for n in (3, 60, 400, 3000)]
-        deep += [f"algo={'{a:' * n}1{'}' * n}" for n in (3, 60, 400)]
-        return [self.random.choice([*text.split(), *deep])], None, False
-
-    def draw_curriculum(self):
-        self.script, pick = "train.py", self.random
-
-        def entry(key: str) -> str:
-            own = str(self.flat.get(key)).replace(" ", "").replace("'", "")
-            odd = [*NUMBERS, "x", "null", "{}", "[1,2]", "true"]
-            said = {"from": own, "to": own, "by": self.one("iteration success"), "start": "0"}
-            said["stop"] = self.one("1 5 0.5")
-            for name in pick.sample(list(said), k=pick.choice([0, 0, 0, 1, 2])):
-                said[name] = pick.choice(odd)
-            if pick.random() < 0.1:
-                del said[pick.choice(list(said))]
-            return f"{key}:{{{','.join(f'{name}:{value}' for name, value in said.items())}}}"
-
-        moved = ("fastest", "lift", "sigma", "still", "sigma_speed", "weights.", "noise.")
-        plain = [key for key in self.leaves if key.startswith(tuple(f"task.{x}" for x in moved))]
-        moving = [*plain, *(f"algo.{name}" for name in PPO.changeable)]
-        keys = {
-            pick.choice([*(moving * 9), *self.leaves, "5", "task.x"])
-            for _ in range(pick.choice([1, 1, 2, 4]))
-        }
-        return [f"curriculum={{{','.join(entry(key) for key in sorted(keys))}}}"], None, False
-
-    def draw_prefix(self):
-        key = self.random.choice([*self.leaves, "new", "task", "task.weights.joy", "hydra.x"])
-        value = self.random.choice(["", "=1", "=" + self.word()])
-        return [self.one("+ ~ ++ +++ ~~ +~") + key + value], False, True
-
-    def draw_quotes(self):
-        value = self.one("""' " 'a "a a' [ ] [1 { {a {a: ( ) a'b' [1, 'a'' f( f(1""")
-        return [f"{self.random.choice(self.leaves)}={value}"], False, True
-
-    def draw_variable(self):
-        text = """${seed} ${nope} ${ $ ${} ${oc.env:HOME} ${oc.env:NOPE} ${oc.decode:1}
-            ${num_envs} ${.x} ${..seed} ${hydra:run.dir} ${now:%Y} ${task} ${task.weights}
-            ${oc.env:} ${a:b:c} ${${seed}}"""
-        key = self.random.choice(self.leaves)
-        more = [f"seed=${{{key}}}"] if self.random.random() < 0.2 else []
-        return [f"{key}={self.one(text)}", *more], None, False
-
-    def draw_path(self):
-        keys = {
-            "train.py": "run_dir resume",
-            "play.py": "run checkpoint onnx out video report",
-        }
-        key = self.one(keys[self.script])
-        paths = f"""/ .. . ../x /proc/x /sys/x /dev/null /dev/zero /dev/stdin file file/x folder ~/x
-            run run/config.yaml runs run/checkpoints /etc/passwd a/../../b ./././x //
-            {"x/" * 2000}"""
-        more = ["mode=video"] if key == "video" else []
-        return [f"{key}={self.random.choice([*WORDS, *paths.split()])}", *more], None, False
-
-    def draw_model(self):
-        self.script = "train.py"
-        paths = ". / file folder /dev/zero /etc/passwd".split()
-        return [f"task.mjcf={self.random.choice([*WORDS, *paths])}"], False, False
-
-    def draw_sweep(self):
-        keys = self.leaves
-        if self.script == "train.py":
-            keys = "seed num_envs algo.gamma task run_dir".split()
-        key = self.random.choice(keys)
-        values = (
-            "1,2 1,x x,y range(1,3) choice(1,2) range(0,1000000000) glob(*) interval(0,1) 1, , "
-            "sort(2,1)"
-        )
-        return [f"{key}={self.one(values)}"], False, True
-
-    def draw_multirun(self):
-        self.script = "train.py"
-        right = """seed=1,2 task=cartpole,quadruped seed=range(1,3) seed=choice(1,2) seed=1
-            algo.hidden=[8],[4]"""
-        wrong = """seed=1,x seed=1,-1 seed=range(0,1000000000) seed=interval(0,1) run_dir=a,a
-            seed=1,2;run_dir=x task=cartpole,walk task=glob(*) nun_envs=1,2 resume=run,nowhere
-            num_envs=4,1000000000 run_dir=a,b;seed=1,2 seed=1,2;algo.gamma=0.9,3"""
-        is_right = self.random.random() < 0.3
-        words = self.one(right if is_right else wrong).split(";")
-        option = self.one("-m --multirun")
-        return [option, *words] if self.random.random() < 0.5 else [*words, option], is_right, False
-
-    draw_option = one_of(
-        """--hepl --mult -x -- - --config-dir=x --config-name -cd -cn=x --package=x -p --seed=1
-        -seed --cfg=nope --cfg -c=x --info=nope --experimental-rerun=x --run -r -sc —multirun -h=
-        --shell-completion --resolve --cfg=job;--info -m;-m;--info"""
-    )
-
-    def draw_help(self):
-        options = """--help -h --cfg;job --cfg=job --info --info;config --version --hydra-help
-            -c;all --info;defaults-tree --cfg=hydra"""
-        return self.one(options).split(";"), True, False
-
-    def draw_bare(self):
-        words = ["", " ", "seed 1", "x" * 9000, "\udcff"]
-        words += "fast = =1 == seed seed:1 .=1 task. @ task= seed=1=2 ü ../conf=1".split()
-        return [self.random.choice(words)], False, True
-
-    draw_repeated = one_of(
-        """seed=1;seed=2 seed=1;seed=x task=cartpole;task=quadruped sim=native;sim=native
-        algo=ppo;algo=ppo seed=x;seed=1 algo.gamma=0.9;algo.gamma=nan task=walk;task=cartpole
-        algo.hidden=[4];algo={hidden:[4]}""",
-        right=None,
-        early=False,
-    )
-
-    draw_hydra = one_of(
-        """hydra.run.dir=x hydra.job.chdir=true hydra.foo=1 hydra.output_subdir=.hydra
-        hydra.mode=MULTIRUN hydra.verbose=true hydra={} hydra=null hydra/launcher=joblib
-        hydra.sweep.dir=x hydra.job.name=a hydra.searchpath=[x] hydra.run=1"""
-    )
-
-    def draw_resume(self):
-        self.script = self.one("train.py play.py")
-        key = {"train.py": "resume", "play.py": "run"}[self.script]
-        where = self.one("nowhere file folder run/config.yaml run run run/.")
-        self.bare = self.script == "train.py"
-        more = ["iterations=2", "log=none"] if self.bare else []
-        return [f"{key}={where}", *more], None if where in ("run", "run/.") else False, False
-
-    def draw_right(self):
-        if self.script == "play.py":
-            text = """seed=3 mode=export;out=p.onnx out=scores.json episodes=3 run=./run
-                mode=new-task;name=my_arm"""
-            return self.one(text).split(";"), True, False
-        text = f"""seed=0 seed={EVALUATION_SEEDS - 1} num_steps=8 num_envs=8 algo.hidden=[4,4]
-            algo.hidden=[] graph=off graph=whole stop_at=1 stop_at=0.5 eval_every=1 log_every=3
-            algo.gamma=0 algo.gamma=1 algo.fused=false algo.learning_rate=1e-3 algo.std=2
-            algo.amp=bf16 algo.activation=tanh task.clip=2 algo.num_minibatches=1 task.episode=1
-            plan=true save_every=1 device=auto sim.threads=0
-            run_dir=a/b run_dir='ünï/机'"""
-        return self.random.sample(text.split(), k=self.random.randrange(1, 4)), True, False
+def all_lines() -> list[Line]:
+    """The lines of both tables."""
+    lines = []
+    for row in TEXTS.strip().replace("\n  ", " ").splitlines():
+        head, _, texts = row.partition(": ")
+        lines += [make_line(*head.split(), *text.split(";")) for text in texts.split()]
+    for kind, texts in ODD.items():
+        deserves = "wrong" if kind == "blank" else "any"
+        lines += [make_line(kind, deserves, "train", text) for text in texts]
+    return lines
 
 
 # -- running a line, and judging it ----------------------------------------------------------------
@@ -367,115 +154,44 @@ def contents(here: Path) -> dict[str, bytes | None]:
     }
 
 
-class Reached(Exception):
-    """Torch was needed by a line that should have been refused before."""
-
-
-def leave_empty(learner: Any, cfg: Any, run: Path, path: Path | None = None) -> float:
-    """Stands in for `export_policy`: the file is empty."""
-    (path or run / "policy.onnx").write_bytes(b"")
-    return 0.0
-
-
-@contextlib.contextmanager
-def same_logging() -> Iterator[None]:
-    """The root logger is afterwards as it was: Hydra's --info lets every library log."""
-    logger = logging.getLogger()
-    level, handlers = logger.level, logger.handlers[:]
+def run(line: Line, here: Path) -> tuple[int | None, str]:
+    """(exit status, stderr) of a line as a user runs it; where it must be refused early, torch
+    cannot be imported."""
+    settings = {"block": "torch mujoco warp"} if line.early else {}
     try:
-        yield
-    finally:
-        logger.setLevel(level)
-        logger.handlers[:] = handlers
-
-
-def inside(line: Line, here: Path) -> tuple[int | None, str, str]:
-    """(exit status, stdout, stderr) of a line in this process; status None: it took too long.
-    Nothing is exported or drawn."""
-
-    def late(*_: object) -> None:
-        raise Reached(f"not done after {LIMIT} s" if not line.early else "torch was needed")
-
-    out, err = io.StringIO(), io.StringIO()
-    handler = signal.signal(signal.SIGALRM, late)
-    signal.alarm(LIMIT)
-    status: int | None = 0
-    try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(mock.patch.object(sys, "argv", [line.script, *line.words]))
-            if line.early:
-                stack.enter_context(mock.patch.object(iteration, "make_iteration", late))
-            stack.enter_context(mock.patch.object(exporter, "export_policy", leave_empty))
-            page = mock.patch.object(report, "write_or_warn", lambda runs, out: out.touch() is None)
-            stack.enter_context(page)
-            stack.enter_context(mock.patch.object(multirun, "on_this_machine", train_here))
-            stack.enter_context(contextlib.redirect_stdout(out))
-            stack.enter_context(contextlib.redirect_stderr(err))
-            stack.enter_context(contextlib.chdir(here))
-            stack.enter_context(same_logging())
-            stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("always")
-            runpy.run_path(str(ROOT / line.script), run_name="__main__")
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-    except BaseException:
-        status = 1
-        err.write(traceback.format_exc())
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, handler)
-    return status, out.getvalue(), err.getvalue()
-
-
-def outside(line: Line, here: Path) -> tuple[int | None, str, str]:
-    """(exit status, stdout, stderr) of a line as a user runs it; where it must be refused early,
-    torch cannot be imported."""
-    block = "torch mujoco warp" if line.early else ""
-    try:
-        done = command(line.script, *line.words, cwd=here, timeout=LIMIT, block=block)
+        done = command(line.script, *line.words, cwd=here, timeout=LIMIT, **settings)
     except subprocess.TimeoutExpired:
-        return None, "", f"not done after {LIMIT} s"
-    return done.returncode, done.stdout, done.stderr
+        return None, f"not done after {LIMIT} s"
+    return done.returncode, done.stderr
 
 
-def judge(
-    line: Line, run: Callable[[Line, Path], tuple[int | None, str, str]], trained: Path
-) -> tuple[str, str]:
-    """(how it ended, what was wrong with that or "") of a line in a directory of its own."""
+def judge(line: Line, run: Callable[[Line, Path], tuple[int | None, str]], trained: Path) -> str:
+    """What was wrong with how a line ended, in a directory of its own, or ""."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         here = Path(folder) / "here"
         here.mkdir()
         prepare(line, here, trained)
         before = contents(here)
-        status, _, error = run(line, here)
+        status, error = run(line, here)
         after = contents(here)
         if status == 0 and line.right is False:
-            return "succeeded", "it succeeded"
+            return "it succeeded"
         if status == 0:
-            return "succeeded", f"it succeeded, but said: {error}" if error else ""
+            return f"it succeeded, but said: {error}" if error else ""
         if status != 2 or "Traceback" in error:
-            return "failed", f"it ended with {status}: {error[-1500:]}"
+            return f"it ended with {status}: {error[-1500:]}"
         if not re.fullmatch("error: .{5,}\n", error):
-            return "refused", f"not one line: {error[-1500:]!r}"
+            return f"not one line: {error[-1500:]!r}"
         if line.right:
-            return "refused", f"it was refused: {error}"
+            return f"it was refused: {error}"
         runs = {p.parent for p in here.rglob("config.yaml")}
         whole = [p for p in runs if {q.name for q in p.iterdir()} >= FILES]
         left = [name for name in after.keys() ^ before.keys() if not accounted(here / name, whole)]
         left += [name for name in after.keys() & before.keys() if after[name] != before[name]]
-        return "refused", f"left behind {left}: {error}" if left else ""
+        return f"left behind {left}: {error}" if left else ""
 
 
 def accounted(path: Path, whole: list[Path]) -> bool:
     """Whether a file or directory belongs to a run that is whole."""
     inside = any(path.is_relative_to(run) or run.is_relative_to(path) for run in whole)
     return inside or (bool(whole) and path.name in ("multirun.yaml", "MUJOCO_LOG.TXT"))
-
-
-def make_run(folder: Path) -> Path:
-    """A small trained run."""
-    done = command(
-        "train.py", "task=cartpole", "sim=native", *BASE, "run_dir=run", cwd=folder, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return folder / "run"
