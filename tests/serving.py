@@ -70,7 +70,8 @@ def process(*words: str, **options: Any) -> Iterator[tuple[subprocess.Popen[str]
 async def session(address: str, token: str = "") -> AsyncIterator[tuple[Any, dict[str, Any]]]:
     """A client's session, and the metadata that it begins with."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    async with connect(address, compression=None, additional_headers=headers) as client:
+    options: dict[str, Any] = {"compression": None, "close_timeout": 1}  # s
+    async with connect(address, additional_headers=headers, **options) as client:
         yield client, unpack(await client.recv())
 
 

@@ -8,17 +8,18 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gpusim_rl.commands import registry
+from gpusim_rl.commands import play, registry, train
 from gpusim_rl.config import compose
 from gpusim_rl.core.arguments import parse
 from gpusim_rl.identify import main as identify
 from tests import arm_files, humanoid_files, robot_files
-from tests.command_lines import command
+from tests.command_lines import command, run_process
 from tests.docs.examples import PAGES, commands, files
 from tests.shared import shared
 from tests.worlds import ROOT
@@ -97,8 +98,9 @@ LISTED = {
 }
 CONFIG = {"train.py": "config", "play.py": "play", "benchmarks.profile": "config"}
 MODULES = {"torchrun": "torch.distributed.run", "pytest": "pytest"}  # in a process of their own
-PLAIN = ("gpusim_rl.verify", "gpusim_rl.fit_actuator", "gpusim_rl.report")  # without conf/
+PLAIN = [f"gpusim_rl.{x}" for x in "verify fit_actuator report registry identify".split()]
 PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
+MAIN = {"train.py": train.main, "play.py": play.main}
 
 
 def log_csv(path: Path) -> None:
@@ -125,14 +127,7 @@ def program(line: str) -> tuple[str, list[str]]:
         # `make test` hands its flags and ARGS on, and an inner make also prints its directory.
         inherited = ("MAKE", "ARGS")
         env = {key: x for key, x in os.environ.items() if not key.startswith(inherited)}
-        dry = subprocess.run(
-            ["make", "-n", *words[1:]],
-            cwd=ROOT,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        dry = run_process("make", "-n", *words[1:], env=env)
         first, *words = shlex.split(dry.stdout.splitlines()[-1])
         words = [Path(first).name, *words]
     if words[0] in PROGRAMS:
@@ -228,22 +223,14 @@ def test_the_commands_of_a_page_run(page, base, tmp_path):
         if script == "mkdir":
             subprocess.run([script, *words], cwd=here, check=True)
             continue
-        assert script in (
-            *CONFIG,
-            *MODULES,
-            "gpusim_rl.verify",
-            "gpusim_rl.fit_actuator",
-            "gpusim_rl.report",
-            "gpusim_rl.registry",
-            "gpusim_rl.identify",
-        ), f"{page}: {line}: no rule for this command"
+        assert script in (*CONFIG, *MODULES, *PLAIN), f"{page}: {line}: no rule for this command"
         words = in_place(shortened(script, words), here)
         status, said = run(script, words, here)
         assert status == 0, f"{page}: {line}\n{said}"
 
 
 @pytest.mark.parametrize("line", LISTED)
-def test_a_listed_command_composes(line, tmp_path, monkeypatch):
+def test_a_listed_command_composes(line, tmp_path, monkeypatch, capsys):
     """A command that is not run stands in the docs, and its configuration is composed."""
     assert any(line in commands(page) for page in PAGES), f"{line} is in no page"
     if LISTED[line] == SHELL or line.startswith("git "):
@@ -266,7 +253,11 @@ def test_a_listed_command_composes(line, tmp_path, monkeypatch):
         assert parse(words, {**identify.DEFAULTS, "seconds": "", "seed": ""}, "")[0]
         return
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
-    words = [word.replace("…", "any") for word in words]
-    status, said = run(script, [*words, "--cfg", "job"], tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = [script, *(word.replace("…", "any") for word in words), "--cfg", "job"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as end:
+        MAIN[script]()
     shown = script == "play.py" and "mode=check" not in words
-    assert status == 0 and yaml.safe_load(said)["mode" if shown else "task"], said
+    composed = yaml.safe_load(capsys.readouterr().out)
+    assert not end.value.code and composed["mode" if shown else "task"]

@@ -40,8 +40,9 @@ from tests.command_lines import EXPORTED, TINY, command, environment, refused, r
 from tests.disks import fill
 from tests.worlds import ROOT, check_words, differing, make_config, make_env, make_ppo
 
-WORDS = ("task=quadruped", *TINY, "log=none")
-WARP = (*(word for word in WORDS if not word.startswith("sim")), "sim=warp", "graph=off")
+WORDS = ("task=cartpole", *TINY, "log=none")
+QUADRUPED = ("task=quadruped", *WORDS[1:])
+WARP = (*(x for x in QUADRUPED if not x.startswith("sim")), "sim=warp", "graph=off")
 BROKEN = ("algo.learning_rate=1e30", "algo.lr_max=1e30")
 
 
@@ -136,6 +137,7 @@ def test_a_report_of_before_is_not_said_to_be_written(here, monkeypatch, capsys)
     old.parent.mkdir()
     old.touch()
     os.utime(old, (0, 0))
+    monkeypatch.setattr("gpusim_rl.report.tables.render", lambda *_: "")
     monkeypatch.setattr("gpusim_rl.report.command.write_whole", no_room)
     words = ("iterations=1", "run_dir=run", "auto_resume=true", "report=true")
     train.train_or_exit(configured(*words))
@@ -154,7 +156,7 @@ def test_an_error_of_a_score_keeps_its_traceback(here, monkeypatch):
     def score(self, record):
         raise ValueError("a bug in score")
 
-    monkeypatch.setattr(load_task("quadruped"), "score", score)
+    monkeypatch.setattr(load_task("cartpole"), "score", score)
     with pytest.raises(ValueError, match="a bug in score"):
         train.train_or_exit(configured("iterations=1", "run_dir=run"))
     assert not (here / "run" / "eval.json").exists()
@@ -171,7 +173,7 @@ def test_a_directory_that_turns_read_only(disk, monkeypatch, capsys):
 
     during(monkeypatch, lock)
     words = ("iterations=5", "save_every=1", f"run_dir={path}")
-    code, out, err = ends(configured(*words), capsys)
+    code, out, err = ends(configured(*words, base=QUADRUPED), capsys)
     assert (code, err.count("\n")) == (1, 1)
     assert err.startswith("error: ") and "Read-only" in err
     # Once for the checkpoints, once for the rows, and once for the calibration.
@@ -209,7 +211,7 @@ def test_two_processes(here):
     """While a process trains in a directory another is refused in one line; the lock of a dead one
     does not count."""
     run = Run.create(Path("run"), configured().plain)
-    ppo = make_ppo(make_env("quadruped", 16), num_steps=4, hidden=(16,))
+    ppo = make_ppo(make_env("cartpole", 16), num_steps=4, hidden=(16,))
     run.checkpoints.save(0, ppo.state(), {})
     line = refused("train.py", "resume=run", "iterations=3", cwd=here)
     assert f"run is being written by process {os.getpid()}" in line
@@ -223,7 +225,8 @@ def test_a_checkpoint_vouches_for_its_configuration(here):
     """An entry of config.yaml that was another when its checkpoint was trained is refused by
     resume=, as on the command line, or said; play.py says it. So are checkpoints of other runs."""
     for seed in (1, 2):
-        succeed("train.py", *WORDS, f"seed={seed}", "iterations=1", f"run_dir=s{seed}", cwd=here)
+        words = (*QUADRUPED, f"seed={seed}", "iterations=1", f"run_dir=s{seed}")
+        succeed("train.py", *words, cwd=here)
     file = here / "s1" / "config.yaml"
     text = file.read_text()
     file.write_text(text.replace("  gamma: 0.97\n", "  gamma: 0.9\n"))
@@ -314,7 +317,7 @@ def test_many_solver_iterations_are_named(here, capsys, iterations):
     """A model of the user's with MuJoCo's 100 trains on MuJoCo Warp, and one line says the cost."""
     ours = (ASSETS / "cartpole.xml").read_text()
     (here / "mine.xml").write_text(ours.replace('iterations="6" ls_iterations="10"', iterations))
-    words = ("task=cartpole", *WARP[1:], "task.mjcf=mine.xml", "iterations=1", "run_dir=run")
+    words = (*WARP, "task=cartpole", "task.mjcf=mine.xml", "iterations=1", "run_dir=run")
     made = Trainer(make_config(*words))
     next(made.steps())
     made.close()
@@ -324,32 +327,31 @@ def test_many_solver_iterations_are_named(here, capsys, iterations):
     assert (cost in " ".join(said.split())) == (not iterations)
 
 
-def test_auto_resume_begins_and_goes_on(here):
+def test_auto_resume_begins_and_goes_on(here, capsys):
     """auto_resume=true without run_dir trains in runs/<task>/s<seed>; again, it is done already and
     changes nothing."""
-    words = (*WORDS, "auto_resume=true", "seed=3", "iterations=2")
-    first = succeed("train.py", *words, cwd=here)
-    assert first.startswith("run: runs/quadruped/s3; physics while learning: timesteps of 10 ms")
-    weights, _ = load(Run(here / "runs/quadruped/s3").checkpoints.latest())
-    succeed("train.py", *words, cwd=here)
-    again, note = load(Run(here / "runs/quadruped/s3").checkpoints.latest())
+    words, states = (*WORDS, "auto_resume=true", "seed=3", "iterations=2"), []
+    for _ in range(2):
+        train.train_or_exit(check_words(*words))
+        assert capsys.readouterr().out.startswith("run: runs/cartpole/s3\n")
+        states.append(load(Run(Path("runs/cartpole/s3")).checkpoints.latest()))
+    (weights, _), (again, note) = states
     assert note["iteration"] == "2" and not differing(weights, again)
 
 
 def test_auto_resume_of_a_users_model(here):
     """One line goes on where the run has kept the model, also when the file is gone; another
     model is refused."""
-    text = (ROOT / "tasks" / "assets" / "cartpole.xml").read_text()
+    text = (ASSETS / "cartpole.xml").read_text()
     (here / "mine.xml").write_text(text)
     (here / "other.xml").write_text(text.replace('mass="0.1"', 'mass="0.2"'))
-    words = ("task=cartpole", *WORDS[1:], "auto_resume=true", "run_dir=run", "task.mjcf=mine.xml")
+    words = (*WORDS, "auto_resume=true", "run_dir=run", "task.mjcf=mine.xml")
     for iterations in (1, 2):
-        succeed("train.py", *words, f"iterations={iterations}", cwd=here)
+        train.train_or_exit(check_words(*words, f"iterations={iterations}"))
     (here / "mine.xml").unlink()
-    succeed("train.py", "resume=run", "iterations=3", cwd=here)
-    assert "task.mjcf run/model/task/model.xml → other.xml" in refused(
-        "train.py", "resume=run", "task.mjcf=other.xml", cwd=here
-    )
+    train.train_or_exit(check_words("resume=run", "iterations=3"))
+    with pytest.raises(ValueError, match=r"task\.mjcf run/model/task/model\.xml → other\.xml"):
+        check_words("resume=run", "task.mjcf=other.xml")
 
 
 def test_a_late_signal(here, monkeypatch, capsys):
@@ -628,7 +630,8 @@ def test_threads_are_the_run_s(monkeypatch):
     monkeypatch.setattr(ActorCritic, "__init__", seen(init))
     for process in (1, 2, 4):
         with torch_threads(process):
-            ppo = build_iteration(configured("threads=3", "algo.hidden=[128]", "num_envs=128"))
+            words = ("threads=3", "algo.hidden=[128]", "num_envs=128")
+            ppo = build_iteration(configured(*words, base=QUADRUPED))
             ppo.iteration()
             assert torch.get_num_threads() == process
         states.append(ppo.state())
@@ -711,24 +714,6 @@ def test_the_writer_frees_nothing(here):
         assert len(freed) == i
     writer.close()
     assert freed == 3 * [threading.main_thread()]
-
-
-def test_verify(here, trained):
-    """verify trains the first iterations again and finds them equal; where a hash differs, it says
-    when and what."""
-    shutil.copytree(trained, here / "run")
-    said = succeed("-m gpusim_rl.verify", "run", cwd=here)
-    assert said.splitlines()[-1].startswith("iteration 2: all ")
-    assert said.count("agree, bit by bit") == 2
-    rows = [json.loads(line) for line in (here / "run" / "hashes.jsonl").read_text().splitlines()]
-    rows[1]["sha256"]["policy/log_std"] = "0" * 16
-    (here / "run" / "hashes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = command("-m gpusim_rl.verify", "run", cwd=here)
-    assert done.returncode == 1 and "iteration 1: all " in done.stdout
-    assert "iteration 2: 1 of " in done.stdout and "tensors differ: policy/log_std" in done.stdout
-    (here / "run" / "hashes.jsonl").unlink()
-    assert "run keeps no hashes" in refused("-m gpusim_rl.verify", "run", cwd=here)
-    assert "expected a run directory" in refused("-m gpusim_rl.verify", "run", "x", cwd=here)
 
 
 @pytest.mark.slow

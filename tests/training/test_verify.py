@@ -1,8 +1,12 @@
-"""`gpusim_rl.verify` of runs that are evaluated while they train."""
+"""`gpusim_rl.verify`: whether a run is what its configuration makes."""
+
+import json
+import shutil
 
 import pytest
 
 from gpusim_rl.commands.train import configure, train_or_exit
+from gpusim_rl.runs.run import Run
 from gpusim_rl.training import verify
 from tests.command_lines import TINY
 
@@ -24,6 +28,31 @@ def test_evaluations_do_not_matter(words, last, tmp_path, monkeypatch, capsys):
     verify.main(["run"])
     said = capsys.readouterr().out
     assert f"iteration {last}: all" in said and f"iteration {last + 1}: all" not in said
+
+
+def test_verify(trained, tmp_path, capsys):
+    """verify trains the first iterations again and finds them equal; where a hash differs, it says
+    when and what. A mistake is one line."""
+    run = Run(shutil.copytree(trained, tmp_path / "run"))
+    hashes = run.path / "hashes.jsonl"
+    verify.main([str(run.path)])
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1].startswith("iteration 2: all ")
+    assert said.count("agree, bit by bit") == 2
+    rows = run.rows("hashes.jsonl")
+    rows[1]["sha256"]["policy/log_std"] = "0" * 16
+    hashes.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(SystemExit, match="1"):
+        verify.main([str(run.path)])
+    said = capsys.readouterr().out
+    assert "iteration 1: all " in said and "tensors differ: policy/log_std" in said
+    assert "iteration 2: 1 of " in said
+    hashes.unlink()
+    for more, says in (([], "run keeps no hashes"), (["x"], "expected a run directory")):
+        with pytest.raises(SystemExit, match="2"):
+            verify.main([str(run.path), *more])
+        line = capsys.readouterr().err
+        assert says in line and line.count("\n") == 1
 
 
 def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
