@@ -3,14 +3,18 @@ of their own."""
 
 import os
 import re
+import select
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gpusim_rl.commands import play, registry, train
 from gpusim_rl.config import command_line
 from tests import fork_server
 from tests.worlds import ROOT
@@ -35,6 +39,7 @@ sys.meta_path.insert(0, Block())
 find, hidden = ctypes.util.find_library, os.environ.get("GPUSIM_HIDE", "").split()
 ctypes.util.find_library = lambda name: None if name in hidden else find(name)
 """
+MAIN = {"train.py": train.main, "play.py": play.main, "gpusim-registry": registry.main}
 GPU = Path("/dev/nvidiactl")  # of NVIDIA's driver
 PRIVATE = ("WANDB", "DISPLAY", "WAYLAND", "NETRC", "MUJOCO_GL", "EGL_", "__EGL", "PYTHON", "GPUSIM")
 
@@ -73,6 +78,33 @@ def run_process(
     )
 
 
+@contextmanager
+def start_server(
+    says: str, *line: str, **options: Any
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Python with a command line that serves, and the address that its first line says.
+
+    It is ended at the end. says: a pattern of that line, with the address as its group.
+    """
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | options
+    with subprocess.Popen([sys.executable, *line], **options) as server:
+        try:
+            match = re.match(says, first := first_line(server))
+            assert match, [first, *server.communicate(timeout=20)]
+            yield server, match[1]
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def first_line(process: subprocess.Popen[str], patience: float = 120.0) -> str:
+    """What a process prints first. TimeoutError unless it does within this time [s]."""
+    assert process.stdout
+    if not select.select([process.stdout], [], [], patience)[0]:
+        raise TimeoutError(f"nothing was printed within {patience:g} s")
+    return process.stdout.readline()
+
+
 def run_python(program: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """A program in a Python of its own, in the repository; settings are its environment's."""
     return run_process(sys.executable, "-c", program, env=os.environ | settings)
@@ -103,6 +135,27 @@ def succeed(script: str, *words: str, cwd: Path, **settings: Any) -> str:
     return done.stdout
 
 
+def run_here(script: str, *words: str, capsys: Any) -> tuple[int, str, str]:
+    """(exit code, output, error) of a command within this process, in its working directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [script, *words])
+        try:
+            MAIN[script]()
+            code = 0
+        except SystemExit as end:  # pytest.raises would keep the run, and its lock
+            code = int(end.code or 0)
+    return code, *capsys.readouterr()
+
+
+def refused_here(script: str, *words: str, capsys: Any) -> str:
+    """As `refused`, within this process and its working directory."""
+    before = sorted(Path.cwd().rglob("*"))
+    code, _, error = run_here(script, *words, capsys=capsys)
+    assert code == 2 and re.fullmatch("error: .*\n", error), error
+    assert sorted(Path.cwd().rglob("*")) == before
+    return error
+
+
 def refused_word(word: str, capsys: Any) -> str:
     """The one line in which train.py answers a wrong word, within this process."""
     with pytest.raises(SystemExit) as stopped:
@@ -125,11 +178,9 @@ def refused(script: str, *words: str, cwd: Path, **settings: str) -> str:
 
 def train_here(_: Any) -> Any:
     """Stands in for `multirun.on_this_machine`: each training is done in this process."""
-    from gpusim_rl.commands.train import train_or_exit
-    from gpusim_rl.config import command_line
 
     def start(job: Any, place: int) -> Any:
-        train_or_exit(command_line.check("config", job.overrides))
+        train.train_or_exit(command_line.check("config", job.overrides))
         return SimpleNamespace(poll=lambda: 0)
 
     return start

@@ -5,26 +5,11 @@ import sys
 
 import pytest
 
-from benchmarks import (
-    cluster_model,
-    levels,
-    mjlab,
-    profile,
-    reference_ppo,
-    tasks,
-    time_to_success,
-)
+from benchmarks import cluster_model, levels, mjlab, profile, reference_ppo, tasks, time_to_success
 from tests.command_lines import command, run_process
 from tests.worlds import ROOT, TASKS, make_env, make_ppo
 
-SMALL = (
-    "device=cpu",
-    "warmup=1",
-    "repeats=1",
-    "num_envs=8",
-    "num_steps=4",
-    "fuse=off",
-)
+SMALL = ("device=cpu", "warmup=1", "repeats=1", "num_envs=8", "num_steps=4", "fuse=off")
 PROGRAM = """
 import runpy, sys
 for name in sys.argv[1:]:

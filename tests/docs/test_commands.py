@@ -8,18 +8,17 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gpusim_rl.commands import play, registry, train
+from gpusim_rl.commands import registry
 from gpusim_rl.config import compose
 from gpusim_rl.core.arguments import parse
 from gpusim_rl.identify import main as identify
 from tests import arm_files, humanoid_files, robot_files
-from tests.command_lines import command, run_process
+from tests.command_lines import command, run_here, run_process
 from tests.docs.examples import PAGES, commands, files
 from tests.shared import shared
 from tests.worlds import ROOT
@@ -100,7 +99,6 @@ CONFIG = {"train.py": "config", "play.py": "play", "benchmarks.profile": "config
 MODULES = {"torchrun": "torch.distributed.run", "pytest": "pytest"}  # in a process of their own
 PLAIN = [f"gpusim_rl.{x}" for x in "verify fit_actuator report registry identify".split()]
 PROGRAMS = {"gpusim-train": "train.py", "gpusim-play": "play.py"}
-MAIN = {"train.py": train.main, "play.py": play.main}
 
 
 def log_csv(path: Path) -> None:
@@ -230,7 +228,7 @@ def test_the_commands_of_a_page_run(page, base, tmp_path):
 
 
 @pytest.mark.parametrize("line", LISTED)
-def test_a_listed_command_composes(line, tmp_path, monkeypatch, capsys):
+def test_a_listed_command_composes(line, elsewhere, monkeypatch, capsys):
     """A command that is not run stands in the docs, and its configuration is composed."""
     assert any(line in commands(page) for page in PAGES), f"{line} is in no page"
     if LISTED[line] == SHELL or line.startswith("git "):
@@ -253,11 +251,7 @@ def test_a_listed_command_composes(line, tmp_path, monkeypatch, capsys):
         assert parse(words, {**identify.DEFAULTS, "seconds": "", "seed": ""}, "")[0]
         return
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
-    monkeypatch.chdir(tmp_path)
-    words = [script, *(word.replace("…", "any") for word in words), "--cfg", "job"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as end:
-        MAIN[script]()
+    words = [word.replace("…", "any") for word in words]
+    code, said, _ = run_here(script, *words, "--cfg", "job", capsys=capsys)
     shown = script == "play.py" and "mode=check" not in words
-    composed = yaml.safe_load(capsys.readouterr().out)
-    assert not end.value.code and composed["mode" if shown else "task"]
+    assert code == 0 and yaml.safe_load(said)["mode" if shown else "task"], said

@@ -255,14 +255,13 @@ def test_a_training_writes_its_report(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
+def test_a_logger_that_takes_no_file(elsewhere, monkeypatch, capsys):
     """A training whose logger refuses the policy ends well, with its report and one line."""
 
     class Full(NullSink):
         def add(self, file: Path) -> None:
             raise RuntimeError("the logger is full")
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(metric_writers, "sink", lambda *_, **__: OptionalSink("full", Full()))
     words = ("task=cartpole", *TINY, EXPORTED, "log=none", "report=true")
     run = train(configure(*words, "iterations=1", "run_dir=run")).path
@@ -272,7 +271,7 @@ def test_a_logger_that_takes_no_file(tmp_path, monkeypatch, capsys):
     assert error.splitlines()[-2:] == [f"not logged: run/{name}: {says}" for name in files]
 
 
-def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
+def test_the_logger_gets_the_file_with_its_verdict(elsewhere, monkeypatch):
     """The gate writes into the policy before the logger has it; the exit code comes last."""
     logged = []
 
@@ -287,7 +286,6 @@ def test_the_logger_gets_the_file_with_its_verdict(tmp_path, monkeypatch):
     def export(*_: object) -> None:
         Path("run/policy.onnx").write_bytes(b"onnx and ")
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(metric_writers, "sink", lambda *_, **__: Logged())
     monkeypatch.setattr(gate, "evaluate_file", evaluate_file)
     monkeypatch.setattr("gpusim_rl.training.trainer.export_policy", export)
@@ -435,9 +433,8 @@ def test_constant_commands_have_pictures(tmp_path):
     assert "Asked and got" not in render(run, out=tmp_path / "page.html")
 
 
-def test_the_first_screen(tmp_path, monkeypatch):
+def test_the_first_screen(elsewhere):
     """It says success with its interval, how the run was made, and commands for its path."""
-    monkeypatch.chdir(tmp_path)
     versions = {"commit": "0123456789abcdef", "processor": "CPU of a test", "cores": "2"}
     run = make_run(Path("run"), "seed=3", "algo.gamma=0.9", eval=SCORES, versions=versions)
     text = text_of(render(run, out=run / "report.html")).partition(" Scores ")[0]
@@ -456,9 +453,8 @@ def test_the_first_screen(tmp_path, monkeypatch):
     assert "onnx=run/policy.onnx mode=gate" in text_of(render(run, out=run / "report.html"))
 
 
-def test_commands_for_a_task_of_the_user(tmp_path, monkeypatch):
+def test_commands_for_a_task_of_the_user(elsewhere, monkeypatch):
     """They allow its code, and name the run's copy of a model; each starts as others do."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", "/elsewhere/bin/python")
     run = make_run(Path("run"), "task_code=here", eval=SCORES)
     commands = [line for _, line in tables.next_commands(summarize(run))]

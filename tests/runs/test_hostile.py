@@ -201,8 +201,12 @@ def test_hostile_config(run, monkeypatch, what):
         'seed: !!int ""',
         "seed: !!timestamp x",
         "[{seed: 1}]",
+        "task: [",
+        "task: walk",
+        "",
     ],
-    ids="object anchors deep digits long bytes base60 float60 map60 bool int time list".split(),
+    ids="object anchors deep digits long bytes base60 float60 map60 bool int time list open "
+    "word empty".split(),
 )
 def test_config_that_is_none(run, monkeypatch, text):
     """Text that builds objects, nests without end or is too long is refused in one line."""

@@ -228,15 +228,6 @@ def test_a_part_is_no_checkpoint(tmp_path):
     assert not part.exists()
 
 
-def test_config_must_be_a_run_s(run):
-    """A config.yaml that is not YAML, builds objects, or is no configuration is a ValueError of its
-    name."""
-    for text in ("a: [", "- 1", "task: walk", "a: !!python/name:os.system", ""):
-        (run.path / "config.yaml").write_text(text)
-        with pytest.raises(ValueError, match=r"config\.yaml is not"):
-            _ = run.config
-
-
 def test_newest(tmp_path):
     """The newest run is the one with the newest checkpoint at any depth; a directory without a
     configuration is none."""

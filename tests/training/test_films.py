@@ -33,7 +33,7 @@ def test_a_training_films_what_it_has_learned(tmp_path):
     assert len(decoded(tmp_path / "run" / "films" / "000002.mp4", 480, 720)) == 125
 
 
-def test_films_are_begun_while_it_trains(tmp_path, monkeypatch):
+def test_films_are_begun_while_it_trains(elsewhere, monkeypatch):
     """Each is, also where rows come at its iterations alone: when the next row does."""
     begun, started, saved = set[int](), Films.start, CheckpointWriter.save
 
@@ -45,7 +45,6 @@ def test_films_are_begun_while_it_trains(tmp_path, monkeypatch):
         saved(writer, *words, **more)
         writer.wait()  # as if an iteration took longer
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Films, "start", start)
     monkeypatch.setattr(CheckpointWriter, "save", save)
     monkeypatch.setattr(sys, "executable", shutil.which("true"))
@@ -87,9 +86,8 @@ def test_a_film_that_fails_is_one_line(films, monkeypatch):
     assert not [*folder.iterdir()]
 
 
-def test_results_do_not_wait_for_films(tmp_path, monkeypatch):
+def test_results_do_not_wait_for_films(elsewhere, monkeypatch):
     """Ctrl-C while the last film is made loses no result, and leaves nothing of the film."""
-    monkeypatch.chdir(tmp_path)
     words = ("task=cartpole", *TINY, EXPORTED, "log=none", "run_dir=run", "iterations=1")
     trainer = Trainer(configure(*words, "film_every=1"))
     trainer.train()
@@ -250,9 +248,8 @@ def test_its_process_ends_with_the_training(tmp_path):
     pytest.fail("the process of the film goes on")
 
 
-def test_without_opengl_no_training_begins(tmp_path, monkeypatch):
+def test_without_opengl_no_training_begins(tmp_path, elsewhere, monkeypatch):
     """A training that could not be filmed is refused at once, and makes no run."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ctypes.util.find_library", lambda name: None)
     for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)

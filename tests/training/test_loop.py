@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -453,18 +455,22 @@ def test_the_best_checkpoint_stays(here, monkeypatch):
     assert checkpoints.manifest()["000002.safetensors"]["success"] == 0.9
 
 
-def test_evaluations_may_come_later(here, monkeypatch):
-    """A success that comes two iterations later is in the row of then, with the iteration that it
-    is of, whose checkpoint it marks. What is due meanwhile is left out, the last one is waited for,
-    and a resumed run stops where it was reached."""
-    monkeypatch.setattr(Progress, "may_reach", lambda *_: True)
-    scores = iter((0.2, 0.9, 0.4, 0.5, 0.95))
+def evaluate_later(monkeypatch, scores: Iterator[float]) -> None:
+    """Let each evaluation be due, and end two iterations after it began, with the next success."""
 
     def begin(learner, evaluate):
         begun = learner.iterations
         return lambda wait: next(scores) if wait or learner.iterations == begun + 2 else None
 
+    monkeypatch.setattr(Progress, "may_reach", lambda *_: True)
     monkeypatch.setattr(Iteration, "begin_evaluation", begin)
+
+
+def test_evaluations_may_come_later(here, monkeypatch):
+    """A success that comes two iterations later is in the row of then, with the iteration that it
+    is of, whose checkpoint it marks. What is due meanwhile is left out, the last one is waited for,
+    and a resumed run stops where it was reached."""
+    evaluate_later(monkeypatch, iter((0.2, 0.9, 0.4, 0.5, 0.95)))
     words = ("stop_at=0.93", "eval_every=1", "save_every=100", "iterations=10", "run_dir=run")
     Trainer(configured(*words)).train()
     run = Run(Path("run"))
@@ -483,18 +489,13 @@ def test_evaluations_may_come_later(here, monkeypatch):
 @pytest.mark.parametrize("spoilt", [4, 5])
 def test_what_is_judged_late_is_saved_unless_it_was_bad(spoilt, here, monkeypatch):
     """A bad iteration leaves no checkpoint; one beside it takes none from the policy judged."""
-    monkeypatch.setattr(Progress, "may_reach", lambda *_: True)
+    evaluate_later(monkeypatch, repeat(0.5))
     report = Iteration.report
-
-    def begin(learner, evaluate):
-        begun = learner.iterations
-        return lambda wait: 0.5 if wait or learner.iterations == begun + 2 else None
 
     def report_bad(learner):
         read, i = report(learner), learner.iterations
         return lambda: read() | {"bad": float(i == spoilt)}
 
-    monkeypatch.setattr(Iteration, "begin_evaluation", begin)
     monkeypatch.setattr(Iteration, "report", report_bad)
     words = ("stop_at=0.93", "eval_every=4", "save_every=100", "iterations=7", "run_dir=run")
     Trainer(configured(*words)).train()

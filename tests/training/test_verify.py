@@ -19,10 +19,9 @@ def train_run(path: str, *words: str) -> None:
 
 
 @pytest.mark.parametrize("words, last", [(("stop_at=1.0",), 4), ((PLAN,), 2)])
-def test_evaluations_do_not_matter(words, last, tmp_path, monkeypatch, capsys):
+def test_evaluations_do_not_matter(words, last, elsewhere, monkeypatch, capsys):
     """A run that was evaluated is what its configuration makes; one whose curriculum goes by
     evaluations is until the first."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
     train_run("run", "task=cartpole", *words, "eval_every=2", "iterations=4")
     verify.main(["run"])
@@ -55,10 +54,9 @@ def test_verify(trained, tmp_path, capsys):
         assert says in line and line.count("\n") == 1
 
 
-def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
+def test_a_run_that_was_changed(elsewhere, monkeypatch, capsys):
     """A run that was continued with other values cannot be made again from its config.yaml: one
     line says so."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
     train_run("run", "task=cartpole", "iterations=2")
     for words in (
@@ -78,9 +76,8 @@ def test_a_run_that_was_changed(tmp_path, monkeypatch, capsys):
     )
 
 
-def test_a_run_that_began_with_weights(tmp_path, monkeypatch, capsys):
+def test_a_run_that_began_with_weights(elsewhere, capsys):
     """A run begun with start= agrees, though the other run has gone on since."""
-    monkeypatch.chdir(tmp_path)
     train_run("first", "task=cartpole", "iterations=1")
     train_run("second", "task=cartpole", "iterations=1", "start=first")
     train_or_exit(configure("resume=first", "iterations=2"))

@@ -53,8 +53,8 @@ from gpusim_rl.web.server import (
     quiet,
     refusal,
 )
-from tests.browser import CHROMIUM, WebPage, WebServer, chromium, first_line, listening
-from tests.command_lines import environment
+from tests.browser import CHROMIUM, WebPage, chromium, listening
+from tests.command_lines import environment, first_line, start_server
 from tests.worlds import ROOT
 
 PROTOCOL = f"viser-v{viser.__version__}"
@@ -424,9 +424,8 @@ def test_another_policy_leaves_nothing_of_the_first(web, trained):
     assert [bool(plot.chart) for plot in panel.plots] == [False, False, True]
 
 
-def test_runs_to_choose_from(tmp_path, monkeypatch):
+def test_runs_to_choose_from(tmp_path, elsewhere):
     """Runs of a multirun are offered, and a run that is shown is offered once."""
-    monkeypatch.chdir(tmp_path)
     swept = [f"runs/multirun/today/seed_{i}" for i in (1, 2)]
     for run in ("runs/ant/a", "runs/b", *swept):
         Path(run, "checkpoints").mkdir(parents=True)
@@ -780,8 +779,10 @@ while "numpy" not in open(f"/proc/{{child.pid}}/maps").read():
 @pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
 def test_a_page_in_a_browser(tmp_path, trained):
     """Chromium shows the page; its buttons pause and step; Ctrl-C ends it in one line."""
-    with WebServer(f"onnx={trained}/policy.onnx", cwd=tmp_path) as server, chromium() as browser:
-        page = WebPage(browser, server.address)
+    line = (str(ROOT / "play.py"), "mode=web", f"onnx={trained}/policy.onnx", "port=0")
+    process = start_server(r"open (http://\S+) ", *line, env=environment(tmp_path / "home"))
+    with process as (server, address), chromium() as browser:
+        page = WebPage(browser, address)
         page.wait_until(0.1)
         page.click("pause")
         page.wait_for("state", "paused")
@@ -793,5 +794,6 @@ def test_a_page_in_a_browser(tmp_path, trained):
         assert page.time() == pytest.approx(before + 0.02, abs=0.011)
         assert len(page.base()) == 7 and page.base() != base
         assert page.errors == []
-        code, said = server.end()
-    assert (code, said) == (0, f"ended: {server.address} is closed\n")
+        server.send_signal(signal.SIGINT)
+        said, _ = server.communicate(timeout=20)
+    assert (server.returncode, said) == (0, f"ended: {address} is closed\n")
