@@ -15,7 +15,6 @@ import onnx
 import pytest
 import torch
 import yaml
-from safetensors.torch import save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from gpusim_rl.assembly.iteration import make_iteration
@@ -334,15 +333,6 @@ def test_checkpoint_that_is_cut_short(here, copy, capsys):
     both(f"{file.relative_to(here)} {says}", capsys)
 
 
-def test_checkpoint_of_another_program(here, copy, capsys):
-    """A safetensors file of another program is refused by play.py and by resume= in one line with
-    its name."""
-    (copy / "checkpoints" / "manifest.json").unlink()
-    for file in Run(copy).checkpoints.saved():
-        save_file({"weight": torch.zeros(3)}, file)
-    both("000000.safetensors is a safetensors file, but not a checkpoint of gpusim_rl", capsys)
-
-
 def test_checkpoint_of_another_task_or_network(here, copy, capsys):
     """A checkpoint of another task or of another network is refused in one line with its name."""
 
@@ -376,16 +366,13 @@ DISAGREE = "reward terms and weights disagree: "
         ("task.weights.jerk", None, f"{DISAGREE}'jerk' has no weight"),
         ("task.weights.joy", 1.0, f"{DISAGREE}'joy' is no term"),
         ("task.weights.jerk", -1.0, "config.yaml: task.weights.jerk=-1.0: expected a number of"),
-        ("task.name", "os", "unknown task 'os': choose one of ant, cartpole, drone"),
-        ("task.name", "../evil", "unknown task '../evil'"),
         ("algo", 3, "config.yaml: algo=3: expected keys with values"),
         ("algo.speed", 3, "config.yaml: unknown key algo.speed"),
-        ("task", None, "run/config.yaml is not the configuration of a run"),
     ],
 )
 def test_config_of_a_run_is_not_trusted(copy, key, value, says, capsys):
-    """A run's config.yaml with a term without weight, a key that is none or a task that is none is
-    refused in one line."""
+    """A run's config.yaml with a term without weight or a key that is none is refused in one
+    line."""
     place = tree = yaml.safe_load((copy / "config.yaml").read_text())
     *sections, last = key.split(".")
     for section in sections:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from gpusim_rl.commands.train import configure, train, train_or_exit
+from gpusim_rl.commands.train import configure, train_or_exit
 from gpusim_rl.config.compose import compose_plain, parse
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.gate import command as gate
@@ -21,7 +21,7 @@ from gpusim_rl.report import command as report
 from gpusim_rl.report import curves, scores, tables
 from gpusim_rl.runs.summary import summarize
 from gpusim_rl.training import metric_writers
-from gpusim_rl.training.metric_writers import NullSink, OptionalSink
+from gpusim_rl.training.metric_writers import NullSink
 from tests.browser import CHROMIUM, chromium
 from tests.command_lines import EXPORTED, TINY, command, refused, succeed
 from tests.reports import EVIL, make_run, opened, words_of
@@ -252,23 +252,6 @@ def test_a_training_writes_its_report(tmp_path):
     done = command("train.py", *words, *worse, "run_dir=bad", cwd=here)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert 'class="failed">Failed after' in (here / "bad" / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_a_logger_that_takes_no_file(elsewhere, monkeypatch, capsys):
-    """A training whose logger refuses the policy ends well, with its report and one line."""
-
-    class Full(NullSink):
-        def add(self, file: Path) -> None:
-            raise RuntimeError("the logger is full")
-
-    monkeypatch.setattr(metric_writers, "sink", lambda *_, **__: OptionalSink("full", Full()))
-    words = ("task=cartpole", *TINY, EXPORTED, "log=none", "report=true")
-    run = train(configure(*words, "iterations=1", "run_dir=run")).path
-    assert (run / "report.html").is_file()
-    error = capsys.readouterr().err
-    files, says = ("policy.onnx", "report.html"), "RuntimeError: the logger is full"
-    assert error.splitlines()[-2:] == [f"not logged: run/{name}: {says}" for name in files]
 
 
 def test_the_logger_gets_the_file_with_its_verdict(elsewhere, monkeypatch):

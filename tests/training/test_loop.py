@@ -715,15 +715,3 @@ def test_the_writer_frees_nothing(here):
         assert len(freed) == i
     writer.close()
     assert freed == 3 * [threading.main_thread()]
-
-
-@pytest.mark.slow
-def test_resume_keeps_deterministic_warp(here):
-    """On the CPU sim=warp resumes bit-identically, too."""
-    for run, iterations in (("whole", 2), ("half", 1)):
-        train.train_or_exit(
-            configured("num_envs=4", f"iterations={iterations}", f"run_dir={run}", base=WARP)
-        )
-    train.train_or_exit(check_words("resume=half", "iterations=2"))
-    one, two = (load(Run(Path(name)).checkpoints.latest())[0] for name in ("whole", "half"))
-    assert differing(one, two) == []
