@@ -176,6 +176,15 @@ def refused(script: str, *words: str, cwd: Path, **settings: str) -> str:
     return done.stderr
 
 
+@contextmanager
+def one_line(*says: str) -> Iterator[None]:
+    """What is done meanwhile is refused in one line, which says each of these texts."""
+    with pytest.raises((ValueError, OSError)) as error:
+        yield
+    line = str(error.value)
+    assert "\n" not in line and all(x in line for x in says), line
+
+
 def train_here(_: Any) -> Any:
     """Stands in for `multirun.on_this_machine`: each training is done in this process."""
 

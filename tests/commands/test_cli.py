@@ -116,14 +116,10 @@ TRAIN = {
     "resume=nowhere": "nowhere is not a run directory: it has no config.yaml",
 }
 TRAIN |= {
-    "log.run=[a]": "log.run: ['a']: expected a word of at most 128 characters",
     "log.tags=baseline": "log.tags='baseline': expected a list, such as []",
     "log.tags={a:b}": "log.tags={a:b}: expected another kind of value",
-    "log.project=": "log.project: '': expected a word of at most 128 characters",
-    "log.tags=[3]": "log.tags: 3: expected a word of at most 64 characters",
     "log.tag=[a]": "unknown key 'log.tag': did you mean log.tags",
     "log.name=wandb": "log.name=wandb: choose with log=, one of auto, mlflow, none, tensorboard",
-    "log.project=a/b": "log.project='a/b': expected none of /",
     "report=yes_please": "report='yes_please': expected true or false",
     "task.randomise.friction.only=[[a]] task.randomise.friction.kind=uniform": "task.randomise."
     "friction.only=[['a']]: expected",
@@ -173,8 +169,6 @@ PLAY = {
     "moed=video": "unknown key 'moed': did you mean mode",
     "mode=viewer": "mode=viewer needs a display; use mode=web or video=walk.mp4",
     "mode=web host=example.com": "unknown key 'host'",
-    "mode=web port=99999": "port=99999: expected a whole number from 0 to 65535, or null",
-    "mode=web compare=[a]": "compare=['a']: expected two run directories or .onnx files",
     "mode=web compare=[a,b]": "a is not a run directory: it has no config.yaml",
     "compare=[a,b]": "compare=['a', 'b'] needs mode=web",
     "onnx=p.onnx mode=export": "mode=export needs run=, not onnx=",

@@ -14,6 +14,7 @@ from gpusim_rl.core.provenance import record, versions
 from gpusim_rl.runs.checkpoints import KEEP, load
 from gpusim_rl.runs.run import Run, newest
 from gpusim_rl.training.progress import Stopwatch
+from tests.command_lines import one_line
 from tests.worlds import differing, make_env, make_ppo
 
 CONFIG = {"task": {"name": "quadruped"}, "seed": 1, "note": "aé"}
@@ -118,9 +119,8 @@ def test_load_refuses(run, tmp_path):
         load(tmp_path / "nowhere")
     for broken in (b"", data[:4], data[:60], data[:-1], b"PK" + data):
         path.write_bytes(broken)
-        with pytest.raises(ValueError, match=f"{path.name} is not a whole checkpoint") as error:
+        with one_line(f"{path.name} is not a whole checkpoint"):
             load(path)
-        assert "\n" not in str(error.value)
     save_file({"a": torch.zeros(1)}, path, metadata={"format": "pt"})
     with pytest.raises(ValueError, match="not a checkpoint of gpusim_rl"):
         load(path)
