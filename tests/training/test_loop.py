@@ -100,7 +100,8 @@ def test_a_full_disk(disk, monkeypatch, capsys, room):
 
     during(monkeypatch, act)
     during(monkeypatch, filler.unlink, at=6)
-    train.train_or_exit(configured("iterations=8", "save_every=1", f"run_dir={path}"))
+    words = ("iterations=8", "save_every=1", f"run_dir={path}")
+    train.train_or_exit(configured(*words, base=QUADRUPED))
     assert last_iteration(path) == 8
     said = capsys.readouterr().out
     warnings = 0 if room else 1
@@ -118,7 +119,7 @@ def test_a_run_goes_on_where_the_disk_is_full(disk):
     """resume= with nothing changed needs no room: the training goes on, and saves when there is."""
     path, filler = disk / "run", disk / "filler"
     words = ("iterations=8", "save_every=1", f"run_dir={path}")
-    trainer = Trainer(train.configure(*WORDS, *words))
+    trainer = Trainer(train.configure(*QUADRUPED, *words))
     for row in trainer.steps():
         if row["iteration"] == 3:
             break
@@ -319,7 +320,7 @@ def test_many_solver_iterations_are_named(here, capsys, iterations):
     """A model of the user's with MuJoCo's 100 trains on MuJoCo Warp, and one line says the cost."""
     ours = (ASSETS / "cartpole.xml").read_text()
     (here / "mine.xml").write_text(ours.replace('iterations="6" ls_iterations="10"', iterations))
-    words = (*WARP, "task=cartpole", "task.mjcf=mine.xml", "iterations=1", "run_dir=run")
+    words = ("task=cartpole", *WARP[1:], "task.mjcf=mine.xml", "iterations=1", "run_dir=run")
     made = Trainer(make_config(*words))
     next(made.steps())
     made.close()
@@ -335,8 +336,8 @@ def test_auto_resume_begins_and_goes_on(here, capsys):
     words, states = (*WORDS, "auto_resume=true", "seed=3", "iterations=2"), []
     for _ in range(2):
         train.train_or_exit(check_words(*words))
-        assert capsys.readouterr().out.startswith("run: runs/cartpole/s3\n")
         states.append(load(Run(Path("runs/cartpole/s3")).checkpoints.latest()))
+    assert capsys.readouterr().out.startswith("run: runs/cartpole/s3")
     (weights, _), (again, note) = states
     assert note["iteration"] == "2" and not differing(weights, again)
 
