@@ -5,11 +5,11 @@ import pickle
 import subprocess
 import sys
 
-import mujoco
 import numpy as np
 
 from gpusim_rl.deploy import runtime
 from tests.docs.examples import files
+from tests.simulated_robot import Simulated
 from tests.worlds import ROOT
 
 STEPS = 25
@@ -36,18 +36,15 @@ def send(targets): return ask("send", targets)
 """
 
 
-class Robot:
+class Robot(Simulated):
     """A robot in MuJoCo C, which answers what the client asks."""
 
-    def __init__(self, mjcf: str, dt: float):
-        self.model = mujoco.MjModel.from_xml_string(mjcf)
-        self.data, self.substeps = mujoco.MjData(self.model), round(dt / self.model.opt.timestep)
+    def __init__(self, policy: runtime.Policy):
+        super().__init__(policy)
         self.path: list[np.ndarray] = []
 
     def start(self, joints, kp, kd, pose):
         assert len(joints) == len(kp) == len(kd) == len(pose) == self.model.nu
-        mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
-        mujoco.mj_forward(self.model, self.data)
 
     def is_on(self):
         return len(self.path) < STEPS
@@ -62,8 +59,7 @@ class Robot:
         return [0.5, 0.0, 0.2]
 
     def send(self, targets):
-        self.data.ctrl[:] = targets
-        mujoco.mj_step(self.model, self.data, self.substeps)
+        super().send(np.array(targets))
         self.path.append(self.data.qpos.copy())
 
 
@@ -74,7 +70,7 @@ def test_the_client_of_the_docs(trained, tmp_path):
     (tmp_path / "client.py").write_text(text)
     (tmp_path / "robot.py").write_text(ROBOT.format(tests=str(ROOT / "tests")))
     (tmp_path / "policy.onnx").write_bytes((trained / "policy.onnx").read_bytes())
-    robot, twin = Robot(policy.mjcf, policy.dt), Robot(policy.mjcf, policy.dt)
+    robot, twin = Robot(policy), Robot(policy)
     with subprocess.Popen(
         [sys.executable, "client.py"],
         cwd=tmp_path,
