@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,7 +28,6 @@ from tests.command_lines import (
     SMALL,
     TINY,
     command,
-    environment,
     refused,
     refused_here,
     succeed,
@@ -543,31 +541,6 @@ def test_seeds_of_evaluation_are_apart():
     assert EVALUATION_SEEDS == SEED < STOP_SEED
 
 
-def test_interrupt(here):
-    """Ctrl-C ends a training after its iteration and a checkpoint, says how to go on, and resume=
-    goes on."""
-    words = ("task=cartpole", *SMALL, "iterations=100000", "save_every=2", "run_dir=run")
-    line, env = [sys.executable, ROOT / "train.py", *words], environment(here.parent / "home")
-    pipe = subprocess.PIPE
-    with subprocess.Popen(line, cwd=here, env=env, stdout=pipe, stderr=pipe, text=True) as training:
-        assert training.stdout
-        for said in training.stdout:
-            if said.startswith("iteration"):
-                break
-        while not list((here / "run" / "checkpoints").glob("*.safetensors")):
-            assert training.poll() is None
-        os.kill(training.pid, signal.SIGINT)
-        said, error = training.communicate(timeout=60)
-    assert training.returncode == 130
-    assert re.fullmatch("SIGINT: ends after this iteration.*\n", error)
-    assert said.endswith("python train.py resume=run continues\n")
-    _, note = load(Run(here / "run").checkpoints.latest())
-    done = int(note["iteration"])
-    assert len(Run(here / "run").rows()) == done > 0
-    succeed("train.py", "resume=run", f"iterations={done + 1}", cwd=here)
-    assert [row["iteration"] for row in Run(here / "run").rows()] == list(range(1, done + 2))
-
-
 def test_a_diverged_training_stops(here):
     """A training that only gets worse goes back three times, then ends in one line; play.py shows
     what went wrong."""
@@ -578,9 +551,8 @@ def test_a_diverged_training_stops(here):
     assert error.startswith("error: 3 bad iterations in a row, after 3 roll-backs: world ")
     assert done.stdout.count("bad iterations in a row (world") == 3
     for path in (here / "run" / "checkpoints").glob("*.safetensors"):
-        assert all(
-            torch.isfinite(v).all() for k, v in load(path)[0].items() if k.startswith("policy/")
-        )
+        policy = [x for name, x in load(path)[0].items() if name.startswith("policy/")]
+        assert policy and all(torch.isfinite(x).all() for x in policy)
     about = json.loads((here / "run" / "report.json").read_text())
     assert about["term"] in about["terms"] and 0 <= about["world"] < 16
     said = succeed("play.py", "repro=run/repro.safetensors", cwd=here).splitlines()

@@ -51,9 +51,8 @@ def test_short_legs_are_asked_for_less(short, capsys):
     words = ["task=quadruped", short]
     assert asked(words) == SHORT
     said = capsys.readouterr().err
-    assert (
-        "legs of 0.106 m, so its task's numbers are scaled: task.fastest=[0.5, 0.25, 1.0]" in said
-    )
+    says = "legs of 0.106 m, so its task's numbers are scaled: task.fastest=[0.5, 0.25, 1.0]"
+    assert says in said
     assert "task.randomise.push={low:-0.25,high:0.25}" in said
     assert said.count("\n") == 1 and all(f"task.{key}=" in said for key in ASKED)
     adapted = compose_config("quadruped", 2, [short], {}).plain["task"]  # for other trainers

@@ -243,9 +243,8 @@ def test_a_checkpoint_vouches_for_its_configuration(here):
     assert said.stderr.startswith("warning: algo.gamma 0.97 → 0.9: from iteration 1 on")
     file.write_text(text.replace("  action_scale: 0.3\n", "  action_scale: 0.4\n"))
     line = refused("train.py", "resume=s1", "iterations=3", cwd=here)
-    assert (
-        "s1/config.yaml does not belong to the last checkpoint: task.action_scale 0.3 → 0.4" in line
-    )
+    says = "s1/config.yaml does not belong to the last checkpoint: task.action_scale 0.3 → 0.4"
+    assert says in line
     file.write_text(text.replace("num_envs: 16\n", ""))
     assert "num_envs 16 → 384" in refused("train.py", "resume=s1", "iterations=3", cwd=here)
     file.write_text(text.replace("mjcf: quadruped.xml", "mjcf: cartpole.xml"))
@@ -357,28 +356,33 @@ def test_auto_resume_of_a_users_model(here):
         check_words("resume=run", "task.mjcf=other.xml")
 
 
-def test_a_late_signal(here, monkeypatch, capsys):
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_late_signal(number, here, monkeypatch, capsys):
     """Any signal, also one that comes after an iteration's saves are decided, leaves a checkpoint
-    of that iteration."""
+    of that iteration; one line says how to go on, and resume= does."""
     log = loop.Training.log
 
     def late(self, row):
         log(self, row)
         if row["iteration"] == 5:
-            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), number)
 
     monkeypatch.setattr(loop.Training, "log", late)
     cfg = configured("iterations=50", "save_every=100", "run_dir=run")
-    assert ends(cfg, capsys)[0] == 128 + signal.SIGHUP
-    assert last_iteration("run") == len(Run(Path("run")).rows())
+    code, out, err = ends(cfg, capsys)
+    done = last_iteration("run")
+    assert code == 128 + number and done == len(Run(Path("run")).rows())
+    assert err.startswith(f"{number.name}: ends after this iteration") and err.count("\n") == 1
+    assert out.endswith(" resume=run continues\n")
+    train.train_or_exit(check_words("resume=run", f"iterations={done + 1}"))
+    assert [row["iteration"] for row in Run(Path("run")).rows()] == [*range(1, done + 2)]
 
 
 def test_roll_backs_outlive_restarts(here, monkeypatch, capsys):
     """A run that gave up gives up again after a restart, at once, instead of beginning to count
     anew."""
-    code, out, err = ends(
-        configured(*BROKEN, "rollbacks=1", "iterations=20", "run_dir=run"), capsys
-    )
+    words = (*BROKEN, "rollbacks=1", "iterations=20", "run_dir=run")
+    code, out, err = ends(configured(*words), capsys)
     assert code == 1 and "after 1 roll-backs" in err and out.count("back to") == 1
     code, out, err = ends(check_words("resume=run"), capsys)
     assert code == 1 and "after 1 roll-backs" in err and out.count("back to") == 0

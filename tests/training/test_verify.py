@@ -70,10 +70,8 @@ def test_a_run_that_was_changed(elsewhere, monkeypatch, capsys):
         assert warned == ("task.weights.calm=1" in words)
     with pytest.raises(SystemExit, match="2"):
         verify.main(["run"])
-    assert (
-        "run was continued with other values from iteration 3 on (task.weights.calm)"
-        in capsys.readouterr().err
-    )
+    says = "run was continued with other values from iteration 3 on (task.weights.calm)"
+    assert says in capsys.readouterr().err
 
 
 def test_a_run_that_began_with_weights(elsewhere, capsys):
