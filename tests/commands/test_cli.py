@@ -556,7 +556,6 @@ def test_a_diverged_training_stops(here):
     about = json.loads((here / "run" / "report.json").read_text())
     assert about["term"] in about["terms"] and 0 <= about["world"] < 16
     said = succeed("play.py", "repro=run/repro.safetensors", cwd=here).splitlines()
-    assert said[0].startswith(f"world {about['world']}  step {about['step']}") and said[
-        -1
-    ].startswith("recorded: ")
+    assert said[0].startswith(f"world {about['world']}  step {about['step']}")
+    assert said[-1].startswith("recorded: ")
     assert [line.split(":")[0] for line in said[1:-1]] == [f"timestep {i}" for i in range(3)]
