@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from tests.command_lines import (
     command,
     refused,
     refused_here,
+    run_process,
     succeed,
 )
 from tests.films import gray_film
@@ -448,9 +448,8 @@ def test_help_of_an_environment_with_a_space(here):
     """--help names the Python of an environment that is not active, whatever its path is."""
     python = Path(sys.executable)
     (here / "a b").symlink_to(python.parent.parent)
-    line = [here / "a b" / "bin" / python.name, ROOT / "train.py", "--help"]
-    inactive = os.environ | {"PATH": "/usr/bin:/bin"}
-    done = subprocess.run(line, cwd=here, env=inactive, capture_output=True, text=True)
+    line = (f"{here}/a b/bin/{python.name}", f"{ROOT}/train.py", "--help")
+    done = run_process(*line, cwd=here, env={**os.environ, "PATH": "/usr/bin:/bin"})
     assert done.returncode == 0 and "'a b/bin/python' train.py task=quadruped" in done.stdout
 
 

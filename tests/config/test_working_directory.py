@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from functools import partial
 
@@ -26,7 +25,7 @@ from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.play import replay_failure
 from gpusim_rl.robots.models import find_mjcf
 from gpusim_rl.runs.run import Run
-from tests.command_lines import one_line
+from tests.command_lines import one_line, run_python
 from tests.worlds import ROOT
 from tests.worlds import TASKS as OURS
 
@@ -419,6 +418,5 @@ def test_models_beside_a_task(here):
 @pytest.mark.parametrize("name", ["tasks", "tasks.classic.cartpole"])
 def test_one_import_name(name):
     """In the repository a task has the name gpusim_rl.tasks… and no other."""
-    line = [sys.executable, "-c", f"import {name}"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python(f"import {name}")
     assert done.returncode == 1 and "import gpusim_rl.tasks" in done.stderr

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 
 from gpusim_rl.deploy import runtime
+from tests.command_lines import run_process
 from tests.docs.examples import files
 from tests.simulated_robot import Simulated
 from tests.worlds import ROOT
@@ -99,9 +100,7 @@ def test_the_simulated_robot_of_the_docs(trained, tmp_path):
     for name, text in files("docs/deploy.md").items():
         (tmp_path / name).write_text(text.replace("data.time < 5", "data.time < 1"))
     (tmp_path / "policy.onnx").write_bytes((trained / "policy.onnx").read_bytes())
-    done = subprocess.run(
-        [sys.executable, "client.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run_process(sys.executable, "client.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 50 and lines[-1].startswith("1.00 s: ") and lines[-1].endswith("m forward")
