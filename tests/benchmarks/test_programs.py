@@ -81,7 +81,7 @@ def test_a_mistake_is_one_line(monkeypatch, capsys, program, word, says):
     assert err.startswith("error: ") and len(err.splitlines()) == 1 and says in err
 
 
-@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore")  # of packages, and of modules that are there already
 def test_each_program_starts(monkeypatch, capsys):
     """Each answers --help: no import in it is of a name that is gone."""
     names = {f"benchmarks.{file.stem}" for file in (ROOT / "benchmarks").glob("*.py")}
