@@ -213,7 +213,7 @@ ODD = (
 
 def test_scores_that_are_no_shares(tmp_path):
     """Scores of a stranger that count no episodes are shown, and not counted."""
-    runs = [make_run(tmp_path / str(i), f"seed={i}", eval=odd) for i, odd in enumerate(ODD)]
+    runs = [make_run(tmp_path / f"{i}", f"seed={i}", rows=0, eval=x) for i, x in enumerate(ODD)]
     for run in runs:
         page = render(run, out=run / "report.html")
         assert "<td>evaluation: " not in page and "success" in page
@@ -385,7 +385,7 @@ AXES |= {"bounds": {"relative": 0.08, "least": 0.03}}
 
 def test_constant_commands_have_a_table(tmp_path):
     """Each drive has a row; what is no number, or does not fit the axes, has none."""
-    run = make_run(tmp_path / "run")
+    run = make_run(tmp_path / "run", rows=0)
     bounds = {"relative": 0.08, "power": EVIL, EVIL: 3}
     about = {"names": ["forward", "turn"], "units": ["m/s", EVIL], "bounds": bounds}
     good = {"asked": [0.5, 0], "got": [0.62, -0.004], "failed": ["forward", EVIL]}
@@ -401,7 +401,7 @@ def test_constant_commands_have_a_table(tmp_path):
 
 def test_constant_commands_have_pictures(tmp_path):
     """Each axis has two, in which a drive that failed along it is a cross of another color."""
-    run = make_run(tmp_path / "run")
+    run = make_run(tmp_path / "run", rows=0)
     drives = [{"asked": [0.5, 0], "got": [0.4, 0], "failed": ["forward"]}]
     drives += [{"asked": [x / 10, 0.1], "got": [x / 10, 0.1], "failed": []} for x in range(5)]
     (run / "drives.json").write_text(json.dumps(AXES | {"drives": drives}))
@@ -491,7 +491,7 @@ def test_scores_have_units_and_meanings(tmp_path):
     assert scores.meaning("bias_forward", "quadruped", units)[0] == "m/s"
     assert "forward" in scores.meaning("not_forward", "quadruped", units)[1]
     assert scores.meaning("mine", "own", {}) == ("", "")
-    run = make_run(tmp_path / "run", eval={"upright_s": 2.0})
+    run = make_run(tmp_path / "run", rows=0, eval={"upright_s": 2.0})
     page = text_of(render(run, out=tmp_path / "a.html"))
     assert "upright_s 2 s time from which the pole stays upright" in page
 
