@@ -123,7 +123,8 @@ def command(
     env = environment(cwd.parent / f"{cwd.name}-home", **settings)
     blocked = settings.get("block", "").split()
     light = [*settings] == ["block"] and "torch" in blocked and {*blocked} <= {*fork_server.HEAVY}
-    if light or not (fresh or settings or GPU.exists()):
+    late = {*settings} <= {"WARP_CACHE_PATH"}  # which is read when a command starts Warp
+    if light or (late and not (fresh or GPU.exists())):
         return fork_server.run(line, cwd=cwd, env=env, timeout=timeout, light=light)
     return run_process(sys.executable, *line, cwd=cwd, env=env, timeout=timeout)
 
