@@ -373,7 +373,7 @@ def test_a_late_signal(number, here, monkeypatch, capsys):
     done = last_iteration("run")
     assert code == 128 + number and done == len(Run(Path("run")).rows())
     assert err.startswith(f"{number.name}: ends after this iteration") and err.count("\n") == 1
-    assert out.endswith(" resume=run continues\n")
+    assert " ".join(out.split()).endswith(" resume=run continues")
     train.train_or_exit(check_words("resume=run", f"iterations={done + 1}"))
     assert [row["iteration"] for row in Run(Path("run")).rows()] == [*range(1, done + 2)]
 
