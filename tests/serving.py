@@ -60,8 +60,7 @@ def process(
 async def session(address: str, token: str = "") -> AsyncIterator[tuple[Any, dict[str, Any]]]:
     """A client's session, and the metadata that it begins with."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    options: dict[str, Any] = {"compression": None, "close_timeout": 1}  # s
-    async with connect(address, additional_headers=headers, **options) as client:
+    async with connect(address, compression=None, additional_headers=headers) as client:
         yield client, unpack(await client.recv())
 
 

@@ -244,6 +244,7 @@ async def test_a_message_of_many_fragments_is_closed(monkeypatch, silent):
         while True:
             yield b""
             await client.ping()
+            await asyncio.sleep(0)  # else a megabyte is sent before the server has its turn
 
     async with open_server(DEMO, batch_ms=0) as (server, address):
         async with session(address) as (client, _), session(address) as (other, _):
