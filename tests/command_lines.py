@@ -3,13 +3,17 @@ of their own."""
 
 import os
 import re
+import select
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpusim_rl.commands import play, registry, train
 from gpusim_rl.config import command_line
 from tests import fork_server
 from tests.worlds import ROOT
@@ -34,6 +38,7 @@ sys.meta_path.insert(0, Block())
 find, hidden = ctypes.util.find_library, os.environ.get("GPUSIM_HIDE", "").split()
 ctypes.util.find_library = lambda name: None if name in hidden else find(name)
 """
+MAIN = {"train.py": train.main, "play.py": play.main, "gpusim registry": registry.main}
 GPU = Path("/dev/nvidiactl")  # of NVIDIA's driver
 PRIVATE = ("WANDB", "DISPLAY", "WAYLAND", "NETRC", "MUJOCO_GL", "EGL_", "__EGL", "PYTHON", "GPUSIM")
 
@@ -72,6 +77,33 @@ def run_process(
     )
 
 
+@contextmanager
+def start_server(
+    says: str, *line: str, **options: Any
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Python with a command line that serves, and the address that its first line says.
+
+    It is ended at the end. says: a pattern of that line, with the address as its group.
+    """
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | options
+    with subprocess.Popen([sys.executable, *line], **options) as server:
+        try:
+            match = re.match(says, first := first_line(server))
+            assert match, [first, *server.communicate(timeout=20)]
+            yield server, match[1]
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def first_line(process: subprocess.Popen[str], patience: float = 120.0) -> str:
+    """What a process prints first. TimeoutError unless it does within this time [s]."""
+    assert process.stdout
+    if not select.select([process.stdout], [], [], patience)[0]:
+        raise TimeoutError(f"nothing was printed within {patience:g} s")
+    return process.stdout.readline()
+
+
 def run_python(program: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """A program in a Python of its own, in the repository; settings are its environment's."""
     return run_process(sys.executable, "-c", program, env=os.environ | settings)
@@ -90,7 +122,8 @@ def command(
     env = environment(cwd.parent / f"{cwd.name}-home", **settings)
     blocked = settings.get("block", "").split()
     light = [*settings] == ["block"] and "torch" in blocked and {*blocked} <= {*fork_server.HEAVY}
-    if light or not (fresh or settings or GPU.exists()):
+    late = {*settings} <= {"WARP_CACHE_PATH"}  # which is read when a command starts Warp
+    if light or (late and not (fresh or GPU.exists())):
         return fork_server.run(line, cwd=cwd, env=env, timeout=timeout, light=light)
     return run_process(sys.executable, *line, cwd=cwd, env=env, timeout=timeout)
 
@@ -100,6 +133,27 @@ def succeed(script: str, *words: str, cwd: Path, **settings: Any) -> str:
     done = command(script, *words, cwd=cwd, **settings)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout
+
+
+def run_here(script: str, *words: str, capsys: Any) -> tuple[int, str, str]:
+    """(exit code, output, error) of a command within this process, in its working directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [script, *words])
+        try:
+            MAIN[script]([*words])
+            code = 0
+        except SystemExit as end:  # pytest.raises would keep the run, and its lock
+            code = int(end.code or 0)
+    return code, *capsys.readouterr()
+
+
+def refused_here(script: str, *words: str, capsys: Any) -> str:
+    """As `refused`, within this process and its working directory."""
+    before = sorted(Path.cwd().rglob("*"))
+    code, _, error = run_here(script, *words, capsys=capsys)
+    assert code == 2 and re.fullmatch("error: .*\n", error), error
+    assert sorted(Path.cwd().rglob("*")) == before
+    return error
 
 
 def refused_word(word: str, capsys: Any) -> str:
@@ -120,3 +174,12 @@ def refused(script: str, *words: str, cwd: Path, **settings: str) -> str:
     assert re.fullmatch("error: .*\n", done.stderr), done.stderr
     assert sorted(cwd.rglob("*")) == before
     return done.stderr
+
+
+@contextmanager
+def one_line(*says: str) -> Iterator[None]:
+    """What is done meanwhile is refused in one line, which says each of these texts."""
+    with pytest.raises((ValueError, OSError)) as error:
+        yield
+    line = str(error.value)
+    assert "\n" not in line and all(x in line for x in says), line

@@ -116,18 +116,16 @@ def load(light: bool) -> None:
     from gpusim_rl.config.compose import build, build_base
     from gpusim_rl.config.resume import groups_of
 
-    for task in ((), ("task=quadruped",), ("task=cartpole",)):
-        for others in ((), ("log=none",), ("sim=native",), ("log=none", "sim=native")):
-            build_base("config", (*task, *others))
+    build_base("config", ())
     build_base("play", ())
-    for task in ("quadruped", "cartpole"):
-        for sim in ("auto", "native"):
-            for log in ("none", "auto"):  # those of runs, which play.py and resume= read
-                run = build_base("config", (f"task={task}", f"sim={sim}", f"log={log}"))
-                build("config", groups_of(run, builtin=True), builtin=True)
     if light:
         assert not sys.modules.keys() & {*HEAVY}
         return
+    for task in ((), ("task=quadruped",), ("task=cartpole",)):
+        for log in ((), ("log=none",)):
+            run = build_base("config", (*task, *log, "sim=native"))
+            # as play.py and resume= read it from a run
+            build("config", groups_of(run, builtin=True), builtin=True)
     import torch
 
     import gpusim_rl.play.player

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 
 from coverage import CoverageData
 
-from tests.changed import distances
 from tests.packages import ROOT, source_files
 
 OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
@@ -148,12 +147,12 @@ def draw(seed: int, count: int, lines: dict[Path, set[int]]) -> list[Mistake]:
     return [generator.choice(places[generator.choice(sorted(places))]) for _ in range(count)]
 
 
-def search(target: str, copy: Path, *files: str) -> Search:
-    """Run a target of the Makefile until a test fails, or only its tests of some files.
+def search(target: str, copy: Path) -> Search:
+    """Run a target of the Makefile until a test fails.
 
     Tests that go on for LONGEST find the mistake, too: they do not end.
     """
-    make = ["make", "-n", target, f"ARGS={shlex.join((*PYTEST, *files))}"]
+    make = ["make", "-n", target, f"ARGS={shlex.join(PYTEST)}"]
     dry = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
     line = [sys.executable, *shlex.split(dry.stdout.splitlines()[-1])[1:]]
     begin = time.perf_counter()
@@ -178,22 +177,11 @@ def passes(copy: Path, failure: str) -> bool:
     return match is not None and not subprocess.run(line, cwd=copy, capture_output=True).returncode
 
 
-def find(copy: Path, mistake: Mistake) -> dict[str, Search]:
-    """What the targets do with the mistake in a copy; test-all only if no other finds it.
-
-    A test runs once. If `test-changed` fails, of test-fast its file comes first. If it passes, the
-    others have the files that it leaves out.
-    """
-    results = {"test-changed": search("test-changed", copy)}
-    if failure := FAILURE.match(results["test-changed"].test):
-        results["test-fast"] = search("test-fast", copy, failure[1])
-        if not results["test-fast"].finds:
-            results["test-fast"] = search("test-fast", copy)
-        return results
-    files = {f"{x.relative_to(ROOT)}" for x in (ROOT / "tests").rglob("test_*.py")}
-    others = sorted(files - distances({mistake.file}).keys())
-    for target in ("test-fast", "test-all"):
-        results[target] = search(target, copy, *others) if others else Search(False, 0.0, "no more")
+def find(copy: Path) -> dict[str, Search]:
+    """What the targets do with a mistake in a copy; test-all only if no other finds it."""
+    results = {target: search(target, copy) for target in LEVELS[:2]}
+    if not any(result.finds for result in results.values()):
+        results[LEVELS[2]] = search(LEVELS[2], copy)
     return results
 
 
@@ -218,7 +206,7 @@ def main() -> None:
             source = file.read_bytes()
             file.write_bytes(mistake.plant(source))
             print(f"{number}. {mistake.description()}", flush=True)
-            results = find(copy, mistake)
+            results = find(copy)
             file.write_bytes(source)
             for target, (finds, seconds, test) in results.items():
                 if finds and not passes(copy, test):

@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-import re
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +24,9 @@ from gpusim_rl.serve.follow import Alias
 from gpusim_rl.serve.messages import pack, unpack
 from gpusim_rl.serve.pool import Version
 from gpusim_rl.serve.server import Server, open_listener
+from tests.command_lines import start_server
 from tests.worlds import ROOT
 
-LINE = re.compile(r"serving (ws://\S+)")
 NAME = "quadruped"  # of the demo in a registry
 PASS = {"verdict": "pass", "success": 0.99, "changed": {}, "complaints": []}
 
@@ -50,20 +48,12 @@ async def open_server(
         yield server, f"ws://127.0.0.1:{listener.getsockname()[1]}"
 
 
-@contextmanager
-def process(*words: str, **options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def process(
+    *words: str, **options: Any
+) -> AbstractContextManager[tuple[subprocess.Popen[str], str]]:
     """play.py mode=serve in a process of its own with any free port, and its address."""
-    line = [sys.executable, str(ROOT / "play.py"), "mode=serve", "port=0", *words]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
-    with subprocess.Popen(line, **options) as server:
-        try:
-            assert server.stdout
-            match = LINE.match(first := server.stdout.readline())
-            assert match, first + (server.stderr.read() if server.stderr else "")
-            yield server, match[1]
-        finally:
-            server.terminate()
-            server.wait(30)
+    line = (str(ROOT / "play.py"), "mode=serve", "port=0", *words)
+    return start_server(r"serving (ws://\S+)", *line, **{"stderr": subprocess.PIPE} | options)
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
+from tests.command_lines import one_line
 from tests.worlds import SIMS, TASKS, make_env
 
 pytest.importorskip("gymnasium", reason="gymnasium is missing: pip install 'gpusim_rl[gym]'")
@@ -229,12 +230,7 @@ def test_a_fall_is_terminated_and_a_fault_truncated():
         (dict(task="nope"), "unknown task 'nope': choose one of ant, cartpole, drone"),
         (dict(task="cartpole", sim="nope"), "unknown sim 'nope': choose one of"),
         (dict(task="cartpole", num_env=3), "unknown key 'num_env': did you mean num_envs"),
-        (dict(task="cartpole", num_envs=0), "num_envs=0: expected a whole number from 1 to"),
         (dict(task="cartpole", seed="3"), "seed='3': expected a whole number"),
-        (
-            dict(task="cartpole", overrides=["task.noise.pole_angle=-1"]),
-            "task.noise.pole_angle=-1: expected a number of at least 0",
-        ),
         (dict(task="cartpole", overrides=["seed=1,2"]), "'seed=1,2' is a list of values"),
         (
             dict(task="cartpole", overrides="seed=1"),
@@ -252,9 +248,9 @@ def test_a_fall_is_terminated_and_a_fault_truncated():
 def test_a_mistake_is_one_line(call, says, capsys):
     """A mistake is a ValueError with the line that train.py would print, before or while building,
     and prints nothing."""
-    with pytest.raises(ValueError, match=re.escape(says)) as error:
+    with one_line(says):
         gymnasium_env.make(**call)
-    assert "\n" not in str(error.value) and capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_wrong_arguments_of_a_step():

@@ -7,9 +7,10 @@ import pytest
 
 
 @pytest.fixture
-def here(tmp_path) -> Path:
-    """An empty directory to run in."""
+def here(tmp_path, monkeypatch) -> Path:
+    """An empty working directory."""
     (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
 
 

@@ -28,9 +28,8 @@ def test_words_are_applied_as_hydra_does(name, words):
         assert compose_words(name, words) == expected == compose_words(name, words)
 
 
-def test_a_changed_file_is_read_again(tmp_path, monkeypatch):
+def test_a_changed_file_is_read_again(tmp_path, elsewhere):
     """A file of the working directory that is written anew is composed anew."""
-    monkeypatch.chdir(tmp_path)
     file = tmp_path / "conf" / "task" / "mine.yaml"
     file.parent.mkdir(parents=True)
     seen = []
@@ -53,9 +52,8 @@ def test_cfg_prints_what_is_trained(capsys):
 
 @pytest.mark.parametrize("group", ["task", "ranges"])
 @pytest.mark.parametrize("text", ["# @package _global_\nnum_envs: 3\n", "# @package _global_\n"])
-def test_a_file_without_a_name_is_said(group, text, tmp_path, monkeypatch):
+def test_a_file_without_a_name_is_said(group, text, tmp_path, elsewhere):
     """A file of the working directory that has no section of its group is one line."""
-    monkeypatch.chdir(tmp_path)
     file = tmp_path / "conf" / group / "mine.yaml"
     file.parent.mkdir(parents=True)
     file.write_text(text)

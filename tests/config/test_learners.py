@@ -45,12 +45,11 @@ def test_keys_that_it_has_not(words, says):
         check_words("task=cartpole", "algo=sac", *words)
 
 
-def test_a_section_changes_no_task(tmp_path, monkeypatch):
+def test_a_section_changes_no_task(tmp_path, elsewhere):
     """A user's file may have the section, and a key that it may not change is named."""
     folder = tmp_path / "conf" / "task"
     folder.mkdir(parents=True)
     text = "# @package _global_\ndefaults: [cartpole]\nsac: {%s}\n"
-    monkeypatch.chdir(tmp_path)
     (folder / "mine.yaml").write_text(text % "iterations: 7")
     assert compose.compose_plain("config", ["task=mine", "algo=sac"])["iterations"] == 7
     assert compose.compose_plain("config", ["task=mine"])["iterations"] == 80

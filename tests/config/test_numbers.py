@@ -5,7 +5,7 @@ import pytest
 from gpusim_rl.config import compose, numbers
 from gpusim_rl.config.sections import table
 from gpusim_rl.core.ranges import GATE, PLAY
-from tests.command_lines import refused, succeed
+from tests.command_lines import refused_here, run_here
 from tests.worlds import TASKS
 
 
@@ -43,18 +43,17 @@ def test_rows_of_play():
     assert rows["seconds"] == "20 s a whole number from 1 to 86400"
 
 
-def test_the_command_prints_them(tmp_path):
+def test_the_command_prints_them(capsys):
     """In both programs, for the task of the command line, in one or two words."""
-    said = succeed("train.py", "task=reach", "--help", "numbers", cwd=tmp_path)
-    assert "task.weights.fine" in said and "task.gait" not in said
-    assert succeed("play.py", "--help=numbers", cwd=tmp_path).startswith("key ")
-    assert not list(tmp_path.iterdir())
+    code, said, _ = run_here("train.py", "task=reach", "--help", "numbers", capsys=capsys)
+    assert code == 0 and "task.weights.fine" in said and "task.gait" not in said
+    assert run_here("play.py", "--help=numbers", capsys=capsys)[1].startswith("key ")
 
 
-def test_code_of_the_working_directory_is_not_imported(tmp_path):
+def test_code_of_the_working_directory_is_not_imported(tmp_path, elsewhere, capsys):
     """It is, as in a training, only if the task is named."""
     (tmp_path / "tasks").mkdir()
     file = tmp_path / "tasks" / "quadruped.py"
     file.write_text("raise SystemExit(99)")
-    said = refused("train.py", "--help", "numbers", cwd=tmp_path)
+    said = refused_here("train.py", "--help", "numbers", capsys=capsys)
     assert said == f"error: {file} is imported only if you name it: say task=quadruped\n"

@@ -12,7 +12,7 @@ from gpusim_rl.config import robot_size, validate
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.errors import warn_once
 from gpusim_rl.core.paths import CONF, TASKS
-from tests.command_lines import TINY, command, refused
+from tests.command_lines import TINY, refused_here, run_here
 from tests.strangers.robots import Shape, mjcf
 from tests.worlds import check_words, make_config, numbers
 
@@ -51,9 +51,8 @@ def test_short_legs_are_asked_for_less(short, capsys):
     words = ["task=quadruped", short]
     assert asked(words) == SHORT
     said = capsys.readouterr().err
-    assert (
-        "legs of 0.106 m, so its task's numbers are scaled: task.fastest=[0.5, 0.25, 1.0]" in said
-    )
+    says = "legs of 0.106 m, so its task's numbers are scaled: task.fastest=[0.5, 0.25, 1.0]"
+    assert says in said
     assert "task.randomise.push={low:-0.25,high:0.25}" in said
     assert said.count("\n") == 1 and all(f"task.{key}=" in said for key in ASKED)
     adapted = compose_config("quadruped", 2, [short], {}).plain["task"]  # for other trainers
@@ -106,13 +105,12 @@ def test_what_has_no_effect_is_not_said(short, capsys):
     assert "task.swing_height" in said and "push" not in said and "timestep" not in said
 
 
-def test_a_users_own_file_is_asked(short, tmp_path, monkeypatch, capsys):
+def test_a_users_own_file_is_asked(short, tmp_path, elsewhere, capsys):
     """Its numbers stay, those too that are ours."""
     text = (CONF / "task" / "quadruped.yaml").read_text()
     (tmp_path / "conf" / "task").mkdir(parents=True)
     own = tmp_path / "conf" / "task" / "quadruped.yaml"
     own.write_text(text.replace("swing_height: 0.08", "swing_height: 0.05"))
-    monkeypatch.chdir(tmp_path)
     for words in (["task=quadruped"], []):
         file = f"robot.mjcf={TASKS / 'assets' / 'quadruped.xml'}"
         wanted = part(compose_plain("config", []))
@@ -138,7 +136,7 @@ def test_the_legs_of_our_own_robot():
     assert asked(words) == part(cfg)
 
 
-def test_a_small_robot_trains(tmp_path):
+def test_a_small_robot_trains(tmp_path, elsewhere, capsys):
     """The run of a real robot keeps what it was asked for; a continued run goes on with it."""
     shape = Shape(random.Random(3))
     file = tmp_path / "small.xml"
@@ -147,7 +145,8 @@ def test_a_small_robot_trains(tmp_path):
     assert leg < robot_size.LEG
     run = tmp_path / "run"
     words = (*TINY, "iterations=1", f"robot.mjcf={file}", f"run_dir={run}")
-    assert "its task's numbers are scaled" in command("train.py", *words, cwd=tmp_path).stderr
+    error = run_here("train.py", *words, capsys=capsys)[2]
+    assert "its task's numbers are scaled" in error
     kept = yaml.safe_load((run / "config.yaml").read_text())
     assert kept["task"]["swing_height"] == pytest.approx(
         numbers("quadruped")["swing_height"] * leg / robot_size.LEG, rel=0.02
@@ -170,15 +169,15 @@ def test_a_file_that_changes_is_measured_again(tmp_path):
     assert lengths[0] != lengths[1]
 
 
-def test_a_wrong_robot_is_one_line(tmp_path):
+def test_a_wrong_robot_is_one_line(tmp_path, elsewhere, capsys):
     """It is refused before anything is built, and by a multirun too. `--cfg` needs no file."""
     file = tmp_path / "robot.xml"
     file.write_text("<mujoco/>")
     for words in ([], ["-m", "seed=1,2"]):
-        said = refused("train.py", f"robot.mjcf={file}", *words, cwd=tmp_path)
+        said = refused_here("train.py", f"robot.mjcf={file}", *words, capsys=capsys)
         assert f"robot.mjcf={file}: " in said and "could be the base" in said
-    shown = command("train.py", f"robot.mjcf={tmp_path}/none.xml", "--cfg", "job", cwd=tmp_path)
-    assert "swing_height: 0.08" in shown.stdout
+    words = (f"robot.mjcf={tmp_path}/none.xml", "--cfg", "job")
+    assert "swing_height: 0.08" in run_here("train.py", *words, capsys=capsys)[1]
 
 
 def test_missing_packages(monkeypatch):

@@ -4,7 +4,6 @@ import importlib
 import inspect
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -102,31 +101,6 @@ def test_lists_and_limits_agree():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     web = {f"{name}{versions}" for name, versions in VERSIONS.items()}
     assert web == {*project["optional-dependencies"]["web"]}
-
-
-def test_a_planted_number_is_found():
-    """A dataclass, a function and a method that repeat numbers of YAML are named."""
-
-    @dataclass(kw_only=True)
-    class Planted:
-        gait: float = 2.0
-        sigma: float = 77.0
-
-        def method(self, *, clip_coef: float = 0.2) -> None: ...
-
-    def function(gait_pose: tuple[float, ...] = (0.0, 0.3, -0.6), fused: bool = True) -> None: ...
-
-    module = type(importlib)("planted")
-    for thing in (Planted, function):
-        thing.__module__ = "planted"
-        setattr(module, thing.__name__, thing)
-    lines = twice(module, configured())
-    assert [line.rpartition(": ")[2] for line in lines] == [
-        "gait=2.0",
-        "clip_coef=0.2",
-        "gait_pose=(0.0, 0.3, -0.6)",
-        "fused=True",
-    ]
 
 
 def test_no_number_is_stated_twice_in_yaml():

@@ -5,11 +5,12 @@ import pickle
 import subprocess
 import sys
 
-import mujoco
 import numpy as np
 
 from gpusim_rl.deploy import runtime
+from tests.command_lines import run_process
 from tests.docs.examples import files
+from tests.simulated_robot import Simulated
 from tests.worlds import ROOT
 
 STEPS = 25
@@ -36,18 +37,15 @@ def send(targets): return ask("send", targets)
 """
 
 
-class Robot:
+class Robot(Simulated):
     """A robot in MuJoCo C, which answers what the client asks."""
 
-    def __init__(self, mjcf: str, dt: float):
-        self.model = mujoco.MjModel.from_xml_string(mjcf)
-        self.data, self.substeps = mujoco.MjData(self.model), round(dt / self.model.opt.timestep)
+    def __init__(self, policy: runtime.Policy):
+        super().__init__(policy)
         self.path: list[np.ndarray] = []
 
     def start(self, joints, kp, kd, pose):
         assert len(joints) == len(kp) == len(kd) == len(pose) == self.model.nu
-        mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
-        mujoco.mj_forward(self.model, self.data)
 
     def is_on(self):
         return len(self.path) < STEPS
@@ -62,8 +60,7 @@ class Robot:
         return [0.5, 0.0, 0.2]
 
     def send(self, targets):
-        self.data.ctrl[:] = targets
-        mujoco.mj_step(self.model, self.data, self.substeps)
+        super().send(np.array(targets))
         self.path.append(self.data.qpos.copy())
 
 
@@ -74,7 +71,7 @@ def test_the_client_of_the_docs(trained, tmp_path):
     (tmp_path / "client.py").write_text(text)
     (tmp_path / "robot.py").write_text(ROBOT.format(tests=str(ROOT / "tests")))
     (tmp_path / "policy.onnx").write_bytes((trained / "policy.onnx").read_bytes())
-    robot, twin = Robot(policy.mjcf, policy.dt), Robot(policy.mjcf, policy.dt)
+    robot, twin = Robot(policy), Robot(policy)
     with subprocess.Popen(
         [sys.executable, "client.py"],
         cwd=tmp_path,
@@ -103,9 +100,7 @@ def test_the_simulated_robot_of_the_docs(trained, tmp_path):
     for name, text in files("docs/deploy.md").items():
         (tmp_path / name).write_text(text.replace("data.time < 5", "data.time < 1"))
     (tmp_path / "policy.onnx").write_bytes((trained / "policy.onnx").read_bytes())
-    done = subprocess.run(
-        [sys.executable, "client.py"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run_process(sys.executable, "client.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 50 and lines[-1].startswith("1.00 s: ") and lines[-1].endswith("m forward")

@@ -18,7 +18,7 @@ from gpusim_rl.config import compose
 from gpusim_rl.core.arguments import parse
 from gpusim_rl.identify import main as identify
 from tests import arm_files, humanoid_files, robot_files
-from tests.command_lines import command
+from tests.command_lines import command, run_here, run_process
 from tests.docs.examples import PAGES, commands, files
 from tests.shared import shared
 from tests.worlds import ROOT
@@ -122,14 +122,7 @@ def program(line: str) -> tuple[str, list[str]]:
         # `make test` hands its flags and ARGS on, and an inner make also prints its directory.
         inherited = ("MAKE", "ARGS")
         env = {key: x for key, x in os.environ.items() if not key.startswith(inherited)}
-        dry = subprocess.run(
-            ["make", "-n", *words[1:]],
-            cwd=ROOT,
-            env=env,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        dry = run_process("make", "-n", *words[1:], env=env)
         first, *words = shlex.split(dry.stdout.splitlines()[-1])
         words = [Path(first).name, *words]
     if words[0] == "gpusim":
@@ -234,7 +227,7 @@ def test_the_commands_of_a_page_run(page, base, tmp_path):
 
 
 @pytest.mark.parametrize("line", LISTED)
-def test_a_listed_command_composes(line, tmp_path, monkeypatch):
+def test_a_listed_command_composes(line, elsewhere, monkeypatch, capsys):
     """A command that is not run stands in the docs, and its configuration is composed."""
     assert any(line in commands(page) for page in PAGES), f"{line} is in no page"
     if LISTED[line] == SHELL or line.startswith("git "):
@@ -258,6 +251,6 @@ def test_a_listed_command_composes(line, tmp_path, monkeypatch):
         return
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
     words = [word.replace("…", "any") for word in words]
-    status, said = run(script, [*words, "--cfg", "job"], tmp_path)
+    code, said, _ = run_here(script, *words, "--cfg", "job", capsys=capsys)
     shown = script == "play.py" and "mode=check" not in words
-    assert status == 0 and yaml.safe_load(said)["mode" if shown else "task"], said
+    assert code == 0 and yaml.safe_load(said)["mode" if shown else "task"], said

@@ -21,6 +21,7 @@ from gpusim_rl.deploy.onboard.log import Log
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.identify import simulated
 from tests import serving
+from tests.command_lines import run_process
 from tests.docs.examples import files
 from tests.worlds import ROOT, check_words
 
@@ -40,10 +41,7 @@ def make(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Call make in a directory, with the programs of this checkout."""
     line = [f"GPUSIM={sys.executable} -m gpusim_rl"]
     env = {key: x for key, x in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
-    env["PYTHONPATH"] = str(ROOT)
-    return subprocess.run(
-        ["make", *line, *words], cwd=folder, env=env, capture_output=True, text=True
-    )
+    return run_process("make", *line, *words, cwd=folder, env=env | {"PYTHONPATH": str(ROOT)})
 
 
 @pytest.fixture

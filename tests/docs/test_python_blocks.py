@@ -24,33 +24,26 @@ SHORT |= {"Guard(policy, ": "Guard(policy, clock=robot.clock, "}
 SHORT |= {'while guard.phase != "off"': "while robot.steps < 900 and guard.phase"}
 # A robot for docs/deploy.md: MuJoCo C, for five control steps, or for preflight and some more.
 ROBOT = """
-import mujoco, numpy
+import numpy
 import runtime
-class Robot:
-    def __init__(self):
-        self.policy = runtime.Policy("policy.onnx")
-        self.model = mujoco.MjModel.from_xml_string(self.policy.mjcf)
-        self.model.opt.noslip_iterations = 10
-        self.data, self.steps = mujoco.MjData(self.model), 0
-        mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
-        mujoco.mj_forward(self.model, self.data)
+from tests.simulated_robot import Simulated
+class Robot(Simulated):
+    steps = 0
     def is_on(self):
         return self.steps < 5
     def read(self, name=None):
         values = runtime.readings(self.policy, self.data)
         return values[name] if name else values
     def age(self): return 0.0
-    def clock(self): return self.data.time
     def gyro(self): return self.read("gyro")
     def up(self): return self.read("up")
     def angles(self): return self.read("joint_pos")
     def speeds(self): return self.read("joint_vel")
     def send(self, targets, gain=1.0):
         assert numpy.isfinite(targets).all() and targets.shape == (self.model.nu,)
-        self.data.ctrl[:] = targets
-        mujoco.mj_step(self.model, self.data, round(self.policy.dt / self.model.opt.timestep))
+        super().send(targets)
         self.steps += 1
-robot = Robot()
+robot = Robot(runtime.Policy("policy.onnx"))
 """
 
 

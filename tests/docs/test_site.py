@@ -3,15 +3,15 @@
 import html
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from gpusim_rl.config import compose
+from tests.command_lines import run_process
 from tests.shared import shared
-from tests.worlds import ROOT, TASKS
+from tests.worlds import TASKS
 
 pytestmark = pytest.mark.slow
 
@@ -30,14 +30,8 @@ def site(tmp_path_factory) -> Path:
     """The site, as `make docs` builds it."""
 
     def build(folder: Path) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-            cwd=ROOT,
-            env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        line = (sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder))
+        done = run_process(*line, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
         said = done.stdout + done.stderr
         assert done.returncode == 0 and "WARNING" not in said, said
 

@@ -2,8 +2,8 @@
 
 import re
 import runpy
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import pytest
 
 from gpusim_rl.commands.play_mode import DEMO
 from gpusim_rl.deploy.runtime import Policy
-from tests.command_lines import run_process
 from tests.worlds import ROOT
 
 PROGRAM = ROOT / "docs" / "examples" / "triton.py"
@@ -80,16 +79,23 @@ class Triton:
         return outputs
 
 
-def write_models(folder: Path) -> subprocess.CompletedProcess[str]:
-    """The program with the demo's policy."""
-    return run_process(sys.executable, str(PROGRAM), str(DEMO), str(folder))
+@pytest.fixture
+def write_models(monkeypatch) -> Callable[[Path], object]:
+    """Runs the program with the demo's policy."""
+
+    def run(folder: Path) -> object:
+        monkeypatch.setattr(sys, "argv", [str(PROGRAM), str(DEMO), str(folder)])
+        return runpy.run_path(str(PROGRAM), run_name="__main__")
+
+    return run
 
 
-def test_a_repository_is_the_policy(tmp_path):
+def test_a_repository_is_the_policy(write_models, tmp_path, capsys):
     """Robots over eight steps have the targets of `Policy.act`, and so they have after they
     begin anew."""
     models = tmp_path / "models"
-    said = write_models(models).stdout
+    write_models(models)
+    said = capsys.readouterr().out
     assert said == f"wrote {models}: tritonserver --model-repository={models}\n"
     server, policy, rng = Triton(models), Policy(DEMO), np.random.default_rng(0)
     assert server.config["name"] == ["quadruped"] == [server.folder.name]
@@ -107,14 +113,15 @@ def test_a_repository_is_the_policy(tmp_path):
             assert not answer["fault"].any()
 
 
-def test_a_repository_has_several_models(tmp_path):
+def test_a_repository_has_several_models(write_models, tmp_path):
     """A directory that exists is taken, and a model that is there is not replaced."""
     (tmp_path / "getup").mkdir()
-    assert write_models(tmp_path).returncode == 0
+    write_models(tmp_path)
     assert {x.name for x in tmp_path.iterdir()} == {"getup", "quadruped"}
-    again = write_models(tmp_path)
-    line = f"error: {tmp_path} has a model quadruped already: remove {tmp_path}/quadruped first\n"
-    assert (again.returncode, again.stderr) == (1, line)
+    with pytest.raises(SystemExit) as end:
+        write_models(tmp_path)
+    line = f"error: {tmp_path} has a model quadruped already: remove {tmp_path}/quadruped first"
+    assert end.value.code == line
 
 
 def test_names_of_a_stranger():

@@ -14,6 +14,7 @@ from gpusim_rl.core.provenance import record, versions
 from gpusim_rl.runs.checkpoints import KEEP, load
 from gpusim_rl.runs.run import Run, newest
 from gpusim_rl.training.progress import Stopwatch
+from tests.command_lines import one_line
 from tests.worlds import differing, make_env, make_ppo
 
 CONFIG = {"task": {"name": "quadruped"}, "seed": 1, "note": "aé"}
@@ -118,9 +119,8 @@ def test_load_refuses(run, tmp_path):
         load(tmp_path / "nowhere")
     for broken in (b"", data[:4], data[:60], data[:-1], b"PK" + data):
         path.write_bytes(broken)
-        with pytest.raises(ValueError, match=f"{path.name} is not a whole checkpoint") as error:
+        with one_line(f"{path.name} is not a whole checkpoint"):
             load(path)
-        assert "\n" not in str(error.value)
     save_file({"a": torch.zeros(1)}, path, metadata={"format": "pt"})
     with pytest.raises(ValueError, match="not a checkpoint of gpusim_rl"):
         load(path)
@@ -226,15 +226,6 @@ def test_a_part_is_no_checkpoint(tmp_path):
     assert not list(tmp_path.glob("**/*.safetensors"))
     Run.create(tmp_path / "run", CONFIG, again=True)
     assert not part.exists()
-
-
-def test_config_must_be_a_run_s(run):
-    """A config.yaml that is not YAML, builds objects, or is no configuration is a ValueError of its
-    name."""
-    for text in ("a: [", "- 1", "task: walk", "a: !!python/name:os.system", ""):
-        (run.path / "config.yaml").write_text(text)
-        with pytest.raises(ValueError, match=r"config\.yaml is not"):
-            _ = run.config
 
 
 def test_newest(tmp_path):

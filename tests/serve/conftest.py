@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = inspect.signature(pyfuncitem.obj).parameters
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+@pytest.fixture
+def silent(capfd) -> Iterator[None]:
+    """Nothing is printed, also when the loop of the test is closed."""
+    yield
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.fixture(scope="session")

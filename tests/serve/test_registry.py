@@ -25,6 +25,7 @@ from gpusim_rl.deploy.onboard.verdict import digest, read_verdict, with_verdict
 from gpusim_rl.gate import command as gate
 from gpusim_rl.serve import registry_page
 from gpusim_rl.serve.registry import RELEASED, Registry, interface
+from tests.command_lines import one_line, run_here
 from tests.gate.test_gate import TINY
 from tests.serving import NAME, PASS, demo_with
 
@@ -85,9 +86,8 @@ def test_files_that_are_not_added(tmp_path, files, change, says):
     """An edited file, an edited verdict and another program's file are refused in one line."""
     path = tmp_path / "policy.onnx"
     path.write_bytes(change(files[0].read_bytes()))
-    with pytest.raises(ValueError, match=says) as error:
+    with one_line(says):
         registry.add(tmp_path / "store", path)
-    assert "\n" not in str(error.value)
 
 
 ADDER = """
@@ -196,9 +196,8 @@ def test_what_may_not_be_released(store, files):
     store.db.execute("delete from judgement where digest=?", (store.version(NAME, 3)["digest"],))
     wrong["version 3 of quadruped is not judged"] = 3
     for says, which in wrong.items():
-        with pytest.raises(ValueError, match=says) as error:
+        with one_line(says):
             store.promote(NAME, which, RELEASED)
-        assert "\n" not in str(error.value)
     path = store.path(NAME, 3)
     path.write_bytes(path.read_bytes().replace(b"trunk", b"trUnk", 1))
     with pytest.raises(ValueError, match="was edited or removed"):
@@ -336,13 +335,7 @@ def test_old_files_are_removed(store, files):
 
 def run(capsys: Any, *words: str) -> tuple[int, str, str]:
     """(exit code, output, error) of the command in this process."""
-    try:
-        commands.main([*words])
-        code = 0
-    except SystemExit as end:
-        code = int(str(end.code))
-    out, error = capsys.readouterr()
-    return code, out, error
+    return run_here("gpusim registry", *words, capsys=capsys)
 
 
 def test_the_command(tmp_path, capsys):
@@ -377,9 +370,8 @@ def test_the_command(tmp_path, capsys):
         (["retain", "walk", "some"], "retain some: expected how many versions stay"),
     ],
 )
-def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, words, says):
+def test_a_mistake_is_one_line(tmp_path, elsewhere, capsys, words, says):
     """A wrong word ends the command with 2, and nothing is made."""
-    monkeypatch.chdir(tmp_path)
     code, out, error = run(capsys, *words)
     assert (code, out) == (2, "") and re.fullmatch(f"error: .*{says}.*\n", error), error
     assert [*tmp_path.iterdir()] == []
@@ -410,10 +402,10 @@ VERBS += (["retain", NAME, "1"], ["export", NAME, "1", "x.zip"], ["add", str(DEM
 
 
 @pytest.mark.parametrize("edit, value", EDITS, ids=[f"{x[7:]}{str(y)[:9]}" for x, y in EDITS])
+@pytest.mark.usefixtures("elsewhere")
 def test_an_edited_database_is_one_line(store, tmp_path, monkeypatch, capsys, edit, value):
     """Each command works or is refused in one line, and so is the page. Nothing is written outside
     of the registry."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(commands, "judge", lambda *_: None)  # it would run the gate
     store.promote(NAME, 1, "candidate")
     if "version set" in edit and "lineage" not in edit:

@@ -3,9 +3,6 @@
 import http.client
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -13,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
@@ -29,6 +25,7 @@ from gpusim_rl.serve.registry_page import (
     command_line,
     parse_form,
 )
+from tests.command_lines import start_server
 from tests.serving import NAME, PASS
 from tests.worlds import ROOT
 
@@ -95,16 +92,13 @@ def page(tmp_path) -> Iterator[PageServer]:
 @contextmanager
 def page_process(folder: Path) -> Iterator[str]:
     """The address of a page in a process of its own, which ends as SIGTERM asks."""
-    line = [sys.executable, "-m", "gpusim_rl", "registry", "page", "port=0"]
+    line = ("-m", "gpusim_rl", "registry", "page", "port=0")
+    says = r"open (http://127\.0\.0\.1:\d+/\?token=\S+) \(Ctrl-C ends it\)\n$"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(line, cwd=folder, env=env, text=True, **pipes) as process:
-        assert process.stdout
-        first = process.stdout.readline()
-        assert re.fullmatch(r"open http://127\.0\.0\.1:\d+/\?token=\S+ \(Ctrl-C ends it\)\n", first)
-        yield first.split()[1]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 143 and process.stdout.read() == ""
+    with start_server(says, *line, cwd=folder, env=env) as (process, address):
+        yield address
+        process.terminate()
+        assert process.stdout and process.wait(10) == 143 and process.stdout.read() == ""
 
 
 def test_a_release_from_a_browser(tmp_path, files):
@@ -120,11 +114,7 @@ def test_a_release_from_a_browser(tmp_path, files):
         (form(verb="promote", **alias, version="2", why=SCRIPT), "done", "candidate: .*"),
         (back, "done", "candidate: quadruped version 1, .*"),
         (back, "not done", refused),
-        (
-            form(first[:-9], verb="add"),
-            "not done",
-            r"error: walk\.onnx is not an ONNX file.*",
-        ),
+        (form(first[:-9], verb="add"), "not done", r"error: walk\.onnx is not an ONNX file.*"),
     ]
     with page_process(tmp_path) as address:
         assert "Promote" not in get(address)

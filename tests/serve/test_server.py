@@ -142,11 +142,7 @@ async def test_many_robots_share_a_message():
         for wrong in ({"gyro": gyro[:2]}, {"up": [0, 0, 1]}, {"restart": np.ones(2, bool)}):
             with pytest.raises(RuntimeError, match="has shape"):
                 await ask(many, rows[0] | wrong)
-        for count, status, line in (
-            ("2", 503, "1 of 5"),
-            ("x", 400, "no number"),
-            ("0", 400, ""),
-        ):
+        for count, status, line in (("2", 503, "1 of 5"), ("x", 400, "no number"), ("0", 400, "")):
             with pytest.raises(InvalidStatus) as refused:
                 await connect(f"{address}/?robots={count}")
             response = refused.value.response
@@ -196,53 +192,45 @@ async def test_a_fault_is_of_one_session():
 # -- who is answered -------------------------------------------------------------------------------
 
 
-def test_bad_messages_are_answered_in_a_line(capfd):
+async def test_bad_messages_are_answered_in_a_line(silent):
     """Each is a text of one line, the session goes on, and nothing is printed."""
     policy, step = Policy(DEMO), good_step()
 
-    async def run() -> None:
-        async with open_server(DEMO, batch_ms=0) as (server, address):
-            async with session(address) as (client, _):
-                for name, message in BAD_MESSAGES.items():
-                    await client.send(message)
-                    answer = await client.recv()
-                    assert isinstance(answer, str) and answer.isprintable(), name
-                assert server.metrics.bad_messages == len(BAD_MESSAGES)
-                answer = await ask(client, step)
-                (expected,) = runtime_targets(policy, [step])
-                np.testing.assert_array_equal(answer["actions"], expected)
-
-    asyncio.run(run())
-    assert capfd.readouterr() == ("", "")
+    async with open_server(DEMO, batch_ms=0) as (server, address):
+        async with session(address) as (client, _):
+            for name, message in BAD_MESSAGES.items():
+                await client.send(message)
+                answer = await client.recv()
+                assert isinstance(answer, str) and answer.isprintable(), name
+            assert server.metrics.bad_messages == len(BAD_MESSAGES)
+            answer = await ask(client, step)
+            (expected,) = runtime_targets(policy, [step])
+            np.testing.assert_array_equal(answer["actions"], expected)
 
 
-def test_what_is_no_client_disturbs_nobody(capfd):
+async def test_what_is_no_client_disturbs_nobody(silent):
     """Damaged requests, a message that is too large: others are answered, nothing is printed."""
     policy, rng = Policy(DEMO), np.random.default_rng(2)
     steps = draw_readings(policy, rng, 40)
 
-    async def run() -> None:
-        async with open_server(DEMO, message_bytes=4096) as (server, address):
-            sent = [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\nHost: [x\r\nUpgrade: \xff\r\n\r\n"]
-            sockets = [raw(address, data) for data in sent * 20]
-            for client in sockets[::2]:
-                client.close()
-            async with session(address) as (good, _), session(address) as (bad, _):
-                driving = asyncio.create_task(drive(good, steps, 100, 0.4, 0))
-                await bad.send(b"\0" * 5000)
-                await closed_as_too_large(bad)
-                answers, _ = await driving
-                expected = runtime_targets(policy, steps)
-                assert [x for x, _ in answers] == [x.tobytes() for x in expected]
-            for client in sockets:
-                client.close()
-            await ended(server)
-
-    asyncio.run(run())
-    assert capfd.readouterr() == ("", "")
+    async with open_server(DEMO, message_bytes=4096) as (server, address):
+        sent = [b"", b"\x16\x03\x01", b"GET / HTTP/1.1\r\nHost: [x\r\nUpgrade: \xff\r\n\r\n"]
+        sockets = [raw(address, data) for data in sent * 20]
+        for client in sockets[::2]:
+            client.close()
+        async with session(address) as (good, _), session(address) as (bad, _):
+            driving = asyncio.create_task(drive(good, steps, 100, 0.4, 0))
+            await bad.send(b"\0" * 5000)
+            await closed_as_too_large(bad)
+            answers, _ = await driving
+            expected = runtime_targets(policy, steps)
+            assert [x for x, _ in answers] == [x.tobytes() for x in expected]
+        for client in sockets:
+            client.close()
+        await ended(server)
 
 
-def test_a_message_of_many_fragments_is_closed(monkeypatch, capfd):
+async def test_a_message_of_many_fragments_is_closed(monkeypatch, silent):
     """Empty fragments are no bytes of a message, with pings between them too: their connection is
     closed with 1009. A message in a few fragments is answered."""
     monkeypatch.setattr("gpusim_rl.serve.server.FRAGMENTS", 50)
@@ -252,45 +240,38 @@ def test_a_message_of_many_fragments_is_closed(monkeypatch, capfd):
         for i in range(count):
             yield data if i == count // 2 else b""
 
-    async def run() -> None:
-        async with open_server(DEMO, batch_ms=0) as (server, address):
-            async with session(address) as (client, _), session(address) as (other, _):
-                for _ in range(3):
-                    await client.send(fragments(40))
-                    assert not unpack(await client.recv())["fault"]
-                sending = asyncio.create_task(client.send(endless(client)))
-                await closed_as_too_large(client)
-                with pytest.raises(ConnectionClosedError):
-                    await sending
-                assert not (await ask(other, good_step()))["fault"]
-            await ended(server)
-
     async def endless(client: Any) -> AsyncIterator[bytes]:
         while True:
             yield b""
             await client.ping()
+            await asyncio.sleep(0)  # else a megabyte is sent before the server has its turn
 
-    asyncio.run(run())
-    assert capfd.readouterr() == ("", "")
+    async with open_server(DEMO, batch_ms=0) as (server, address):
+        async with session(address) as (client, _), session(address) as (other, _):
+            for _ in range(3):
+                await client.send(fragments(40))
+                assert not unpack(await client.recv())["fault"]
+            sending = asyncio.create_task(client.send(endless(client)))
+            await closed_as_too_large(client)
+            with pytest.raises(ConnectionClosedError):
+                await sending
+            assert not (await ask(other, good_step()))["fault"]
+        await ended(server)
 
 
 NUMBERS = {"2": 1e300, "4": 1e300, "8": float("nan")}  # bytes of a float → a number
 
 
 @pytest.mark.parametrize("kind", NUMBERS)
-def test_numbers_beyond_their_type_are_faults(capfd, kind):
+async def test_numbers_beyond_their_type_are_faults(silent, kind):
     """They become infinite, and a signaling NaN a NaN, without a warning of NumPy's."""
     number = {b"__npgeneric__": True, b"data": NUMBERS[kind], b"dtype": f"<f{kind}"}
     signaling = np.array([0x7FF0000000000001] * 3, "<u8").view("<f8")
     beyond = np.full(3, 1e300)
 
-    async def run() -> None:
-        async with open_server(DEMO, batch_ms=0) as (_, address), session(address) as (client, _):
-            for gyro in ([number, 0.0, 0.0], signaling, beyond):
-                assert (await ask(client, good_step() | {"gyro": gyro}))["fault"]
-
-    asyncio.run(run())
-    assert capfd.readouterr() == ("", "")
+    async with open_server(DEMO, batch_ms=0) as (_, address), session(address) as (client, _):
+        for gyro in ([number, 0.0, 0.0], signaling, beyond):
+            assert (await ask(client, good_step() | {"gyro": gyro}))["fault"]
 
 
 async def test_half_open_connections_keep_nobody_out(monkeypatch):
@@ -306,25 +287,18 @@ async def test_half_open_connections_keep_nobody_out(monkeypatch):
             client.close()
 
 
-def test_a_session_too_many_is_refused_in_a_line():
+async def test_a_session_too_many_is_refused_in_a_line():
     """The answer is 503 with a line; a place that is left is free at once."""
-
-    async def run() -> None:
-        async with open_server(DEMO, sessions=2) as (server, address):
-            async with session(address), session(address):
-                with pytest.raises(InvalidStatus) as refused:
-                    await connect(address)
-                response = refused.value.response
-                assert (response.status_code, response.body) == (
-                    503,
-                    b"all 2 sessions are taken\n",
-                )
-                assert (server.sessions, server.metrics.refused_sessions) == (2, 1)
-            await ended(server)
-            async with session(address) as (client, _):
-                assert not (await ask(client, good_step()))["fault"]
-
-    asyncio.run(run())
+    async with open_server(DEMO, sessions=2) as (server, address):
+        async with session(address), session(address):
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(address)
+            answer = refused.value.response
+            assert (answer.status_code, answer.body) == (503, b"all 2 sessions are taken\n")
+            assert (server.sessions, server.metrics.refused_sessions) == (2, 1)
+        await ended(server)
+        async with session(address) as (client, _):
+            assert not (await ask(client, good_step()))["fault"]
 
 
 async def test_who_may_ask():
@@ -357,16 +331,13 @@ async def test_who_may_ask():
             assert first.endswith(b"403" if code == 403 else b"200"), host
 
 
-def test_metrics_are_those_of_prometheus():
+async def test_metrics_are_those_of_prometheus():
     """Its own parser reads them, and they count what happened."""
-
-    async def run() -> str:
-        async with open_server(DEMO) as (_, address), session(address) as (client, _):
-            for _ in range(3):
-                await ask(client, good_step())
-            return (await asyncio.to_thread(get, address, "/metrics"))[1]
-
-    families = {x.name: x for x in text_string_to_metric_families(asyncio.run(run()))}
+    async with open_server(DEMO) as (_, address), session(address) as (client, _):
+        for _ in range(3):
+            await ask(client, good_step())
+        _, text = await asyncio.to_thread(get, address, "/metrics")
+    families = {x.name: x for x in text_string_to_metric_families(text)}
     values = {name: x.samples[0].value for name, x in families.items()}
     assert values["gpusim_serve_steps"] == 3 and values["gpusim_serve_sessions"] == 1
     buckets = families["gpusim_serve_step_seconds"].samples
@@ -379,31 +350,28 @@ def test_metrics_are_those_of_prometheus():
 # -- swaps -----------------------------------------------------------------------------------------
 
 
-def test_a_swap_loses_nothing(other, tmp_path):
+async def test_a_swap_loses_nothing(other, tmp_path):
     """While versions take turns, each step is answered by one of them, with the memory carried."""
     files, rng = {Version(path).name: path for path in (DEMO, other)}, np.random.default_rng(3)
     policies = {name: Policy(path) for name, path in files.items()}
     robots = [draw_readings(policies[Version(DEMO).name], rng, 60) for _ in range(6)]
 
-    async def run() -> Any:
-        alias = write_alias(tmp_path, DEMO)
-        async with open_server(DEMO, alias=alias, poll=0.05) as (server, address):
-            async with AsyncExitStack() as stack:
-                clients = [(await stack.enter_async_context(session(address)))[0] for _ in robots]
-                jobs = [
-                    asyncio.create_task(drive(client, steps, 20, 3, 0))
-                    for client, steps in zip(clients, robots, strict=True)
-                ]
-                for path in (other, DEMO, other):
-                    swaps = server.metrics.swaps
-                    await asyncio.sleep(0.3)
-                    await asyncio.to_thread(write_alias, tmp_path, path)
-                    while server.metrics.swaps == swaps:
-                        await asyncio.sleep(0.02)
-                return await asyncio.gather(*jobs), server.metrics.swaps
-
-    results, swaps = asyncio.run(run())
-    assert swaps == 3
+    alias = write_alias(tmp_path, DEMO)
+    async with open_server(DEMO, alias=alias, poll=0.05) as (server, address):
+        async with AsyncExitStack() as stack:
+            clients = [(await stack.enter_async_context(session(address)))[0] for _ in robots]
+            jobs = [
+                asyncio.create_task(drive(client, steps, 30, 2, 0))
+                for client, steps in zip(clients, robots, strict=True)
+            ]
+            for path in (other, DEMO, other):
+                swaps = server.metrics.swaps
+                await asyncio.sleep(0.3)
+                await asyncio.to_thread(write_alias, tmp_path, path)
+                while server.metrics.swaps == swaps:
+                    await asyncio.sleep(0.02)
+            results = await asyncio.gather(*jobs)
+            assert server.metrics.swaps == 3
     for steps, (answers, _) in zip(robots, results, strict=True):
         names = [name for _, name in answers]
         assert len(answers) == len(steps) and {*names} == {*files}
@@ -447,7 +415,7 @@ async def test_the_memory_of_a_network_is_not_carried(tmp_path, swap):
         assert server.older == []
 
 
-def test_what_does_not_fit_is_refused(other, tmp_path, capsys):
+async def test_what_does_not_fit_is_refused(other, tmp_path, capsys):
     """Another interface, another file than named, a damaged alias: a warning, and it goes on."""
     foreign = other_version(DEMO, tmp_path / "foreign.onnx", robot="another", dt=0.01)
     alias = write_alias(tmp_path, DEMO)
@@ -460,21 +428,19 @@ def test_what_does_not_fit_is_refused(other, tmp_path, capsys):
         lambda: alias.write_text("[1]"),
     ]
 
-    async def run() -> None:
-        async with open_server(DEMO, alias=alias, poll=0.05) as (server, address):
-            async with session(address) as (client, _):
-                for number, write in enumerate(bad, 1):
-                    write()
-                    while server.metrics.refused_swaps < number:
-                        await asyncio.sleep(0.02)
-                    assert (await ask(client, good_step()))["version"] == Version(DEMO).name
-                write_alias(tmp_path, other)
-                while not server.metrics.swaps:
+    async with open_server(DEMO, alias=alias, poll=0.05) as (server, address):
+        async with session(address) as (client, _):
+            for number, write in enumerate(bad, 1):
+                write()
+                while server.metrics.refused_swaps < number:
                     await asyncio.sleep(0.02)
-                assert (await ask(client, good_step()))["version"] == Version(other).name
-                assert server.metrics.refused_swaps == len(bad)
+                assert (await ask(client, good_step()))["version"] == Version(DEMO).name
+            write_alias(tmp_path, other)
+            while not server.metrics.swaps:
+                await asyncio.sleep(0.02)
+            assert (await ask(client, good_step()))["version"] == Version(other).name
+            assert server.metrics.refused_swaps == len(bad)
 
-    asyncio.run(run())
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(bad) and all(x.startswith("warning: not followed: ") for x in lines)
     assert "has another interface: robot, dt" in lines[0]
@@ -484,10 +450,8 @@ async def test_a_server_waits_for_the_first_release(tmp_path):
     """Until then it is not healthy and refuses sessions in a line; then it serves."""
     alias = tmp_path / "quadruped.released.json"
     async with open_server(None, alias=alias, poll=0.05) as (_, address):
-        assert await asyncio.to_thread(get, address, "/health") == (
-            503,
-            "no policy is released yet\n",
-        )
+        answer = await asyncio.to_thread(get, address, "/health")
+        assert answer == (503, "no policy is released yet\n")
         with pytest.raises(InvalidStatus):
             await connect(address)
         write_alias(tmp_path, DEMO)

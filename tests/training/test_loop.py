@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,8 +42,9 @@ from tests.command_lines import EXPORTED, TINY, command, environment, refused, r
 from tests.disks import fill
 from tests.worlds import ROOT, check_words, differing, make_config, make_env, make_ppo
 
-WORDS = ("task=quadruped", *TINY, "log=none")
-WARP = (*(word for word in WORDS if not word.startswith("sim")), "sim=warp", "graph=off")
+WORDS = ("task=cartpole", *TINY, "log=none")
+QUADRUPED = ("task=quadruped", *WORDS[1:])
+WARP = (*(x for x in QUADRUPED if not x.startswith("sim")), "sim=warp", "graph=off")
 BROKEN = ("algo.learning_rate=1e30", "algo.lr_max=1e30")
 
 
@@ -97,7 +100,8 @@ def test_a_full_disk(disk, monkeypatch, capsys, room):
 
     during(monkeypatch, act)
     during(monkeypatch, filler.unlink, at=6)
-    train.train_or_exit(configured("iterations=8", "save_every=1", f"run_dir={path}"))
+    words = ("iterations=8", "save_every=1", f"run_dir={path}")
+    train.train_or_exit(configured(*words, base=QUADRUPED))
     assert last_iteration(path) == 8
     said = capsys.readouterr().out
     warnings = 0 if room else 1
@@ -115,7 +119,7 @@ def test_a_run_goes_on_where_the_disk_is_full(disk):
     """resume= with nothing changed needs no room: the training goes on, and saves when there is."""
     path, filler = disk / "run", disk / "filler"
     words = ("iterations=8", "save_every=1", f"run_dir={path}")
-    trainer = Trainer(train.configure(*WORDS, *words))
+    trainer = Trainer(train.configure(*QUADRUPED, *words))
     for row in trainer.steps():
         if row["iteration"] == 3:
             break
@@ -136,6 +140,7 @@ def test_a_report_of_before_is_not_said_to_be_written(here, monkeypatch, capsys)
     old.parent.mkdir()
     old.touch()
     os.utime(old, (0, 0))
+    monkeypatch.setattr("gpusim_rl.report.tables.render", lambda *_: "")
     monkeypatch.setattr("gpusim_rl.report.command.write_whole", no_room)
     words = ("iterations=1", "run_dir=run", "auto_resume=true", "report=true")
     train.train_or_exit(configured(*words))
@@ -154,7 +159,7 @@ def test_an_error_of_a_score_keeps_its_traceback(here, monkeypatch):
     def score(self, record):
         raise ValueError("a bug in score")
 
-    monkeypatch.setattr(load_task("quadruped"), "score", score)
+    monkeypatch.setattr(load_task("cartpole"), "score", score)
     with pytest.raises(ValueError, match="a bug in score"):
         train.train_or_exit(configured("iterations=1", "run_dir=run"))
     assert not (here / "run" / "eval.json").exists()
@@ -171,7 +176,7 @@ def test_a_directory_that_turns_read_only(disk, monkeypatch, capsys):
 
     during(monkeypatch, lock)
     words = ("iterations=5", "save_every=1", f"run_dir={path}")
-    code, out, err = ends(configured(*words), capsys)
+    code, out, err = ends(configured(*words, base=QUADRUPED), capsys)
     assert (code, err.count("\n")) == (1, 1)
     assert err.startswith("error: ") and "Read-only" in err
     # Once for the checkpoints, once for the rows, and once for the calibration.
@@ -209,7 +214,7 @@ def test_two_processes(here):
     """While a process trains in a directory another is refused in one line; the lock of a dead one
     does not count."""
     run = Run.create(Path("run"), configured().plain)
-    ppo = make_ppo(make_env("quadruped", 16), num_steps=4, hidden=(16,))
+    ppo = make_ppo(make_env("cartpole", 16), num_steps=4, hidden=(16,))
     run.checkpoints.save(0, ppo.state(), {})
     line = refused("train.py", "resume=run", "iterations=3", cwd=here)
     assert f"run is being written by process {os.getpid()}" in line
@@ -223,7 +228,8 @@ def test_a_checkpoint_vouches_for_its_configuration(here):
     """An entry of config.yaml that was another when its checkpoint was trained is refused by
     resume=, as on the command line, or said; play.py says it. So are checkpoints of other runs."""
     for seed in (1, 2):
-        succeed("train.py", *WORDS, f"seed={seed}", "iterations=1", f"run_dir=s{seed}", cwd=here)
+        words = (*QUADRUPED, f"seed={seed}", "iterations=1", f"run_dir=s{seed}")
+        succeed("train.py", *words, cwd=here)
     file = here / "s1" / "config.yaml"
     text = file.read_text()
     file.write_text(text.replace("  gamma: 0.97\n", "  gamma: 0.9\n"))
@@ -237,9 +243,8 @@ def test_a_checkpoint_vouches_for_its_configuration(here):
     assert said.stderr.startswith("warning: algo.gamma 0.97 → 0.9: from iteration 1 on")
     file.write_text(text.replace("  action_scale: 0.3\n", "  action_scale: 0.4\n"))
     line = refused("train.py", "resume=s1", "iterations=3", cwd=here)
-    assert (
-        "s1/config.yaml does not belong to the last checkpoint: task.action_scale 0.3 → 0.4" in line
-    )
+    says = "s1/config.yaml does not belong to the last checkpoint: task.action_scale 0.3 → 0.4"
+    assert says in line
     file.write_text(text.replace("num_envs: 16\n", ""))
     assert "num_envs 16 → 384" in refused("train.py", "resume=s1", "iterations=3", cwd=here)
     file.write_text(text.replace("mjcf: quadruped.xml", "mjcf: cartpole.xml"))
@@ -324,56 +329,60 @@ def test_many_solver_iterations_are_named(here, capsys, iterations):
     assert (cost in " ".join(said.split())) == (not iterations)
 
 
-def test_auto_resume_begins_and_goes_on(here):
+def test_auto_resume_begins_and_goes_on(here, capsys):
     """auto_resume=true without run_dir trains in runs/<task>/s<seed>; again, it is done already and
     changes nothing."""
-    words = (*WORDS, "auto_resume=true", "seed=3", "iterations=2")
-    first = succeed("train.py", *words, cwd=here)
-    assert first.startswith("run: runs/quadruped/s3; physics while learning: timesteps of 10 ms")
-    weights, _ = load(Run(here / "runs/quadruped/s3").checkpoints.latest())
-    succeed("train.py", *words, cwd=here)
-    again, note = load(Run(here / "runs/quadruped/s3").checkpoints.latest())
+    words, states = (*WORDS, "auto_resume=true", "seed=3", "iterations=2"), []
+    for _ in range(2):
+        train.train_or_exit(check_words(*words))
+        states.append(load(Run(Path("runs/cartpole/s3")).checkpoints.latest()))
+    assert capsys.readouterr().out.startswith("run: runs/cartpole/s3")
+    (weights, _), (again, note) = states
     assert note["iteration"] == "2" and not differing(weights, again)
 
 
 def test_auto_resume_of_a_users_model(here):
     """One line goes on where the run has kept the model, also when the file is gone; another
     model is refused."""
-    text = (ROOT / "tasks" / "assets" / "cartpole.xml").read_text()
+    text = (ASSETS / "cartpole.xml").read_text()
     (here / "mine.xml").write_text(text)
     (here / "other.xml").write_text(text.replace('mass="0.1"', 'mass="0.2"'))
-    words = ("task=cartpole", *WORDS[1:], "auto_resume=true", "run_dir=run", "task.mjcf=mine.xml")
+    words = (*WORDS, "auto_resume=true", "run_dir=run", "task.mjcf=mine.xml")
     for iterations in (1, 2):
-        succeed("train.py", *words, f"iterations={iterations}", cwd=here)
+        train.train_or_exit(check_words(*words, f"iterations={iterations}"))
     (here / "mine.xml").unlink()
-    succeed("train.py", "resume=run", "iterations=3", cwd=here)
-    assert "task.mjcf run/model/task/model.xml → other.xml" in refused(
-        "train.py", "resume=run", "task.mjcf=other.xml", cwd=here
-    )
+    train.train_or_exit(check_words("resume=run", "iterations=3"))
+    with pytest.raises(ValueError, match=r"task\.mjcf run/model/task/model\.xml → other\.xml"):
+        check_words("resume=run", "task.mjcf=other.xml")
 
 
-def test_a_late_signal(here, monkeypatch, capsys):
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_late_signal(number, here, monkeypatch, capsys):
     """Any signal, also one that comes after an iteration's saves are decided, leaves a checkpoint
-    of that iteration."""
+    of that iteration; one line says how to go on, and resume= does."""
     log = loop.Training.log
 
     def late(self, row):
         log(self, row)
         if row["iteration"] == 5:
-            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), number)
 
     monkeypatch.setattr(loop.Training, "log", late)
     cfg = configured("iterations=50", "save_every=100", "run_dir=run")
-    assert ends(cfg, capsys)[0] == 128 + signal.SIGHUP
-    assert last_iteration("run") == len(Run(Path("run")).rows())
+    code, out, err = ends(cfg, capsys)
+    done = last_iteration("run")
+    assert code == 128 + number and done == len(Run(Path("run")).rows())
+    assert err.startswith(f"{number.name}: ends after this iteration") and err.count("\n") == 1
+    assert " ".join(out.split()).endswith(" resume=run continues")
+    train.train_or_exit(check_words("resume=run", f"iterations={done + 1}"))
+    assert [row["iteration"] for row in Run(Path("run")).rows()] == [*range(1, done + 2)]
 
 
 def test_roll_backs_outlive_restarts(here, monkeypatch, capsys):
     """A run that gave up gives up again after a restart, at once, instead of beginning to count
     anew."""
-    code, out, err = ends(
-        configured(*BROKEN, "rollbacks=1", "iterations=20", "run_dir=run"), capsys
-    )
+    words = (*BROKEN, "rollbacks=1", "iterations=20", "run_dir=run")
+    code, out, err = ends(configured(*words), capsys)
     assert code == 1 and "after 1 roll-backs" in err and out.count("back to") == 1
     code, out, err = ends(check_words("resume=run"), capsys)
     assert code == 1 and "after 1 roll-backs" in err and out.count("back to") == 0
@@ -451,18 +460,22 @@ def test_the_best_checkpoint_stays(here, monkeypatch):
     assert checkpoints.manifest()["000002.safetensors"]["success"] == 0.9
 
 
-def test_evaluations_may_come_later(here, monkeypatch):
-    """A success that comes two iterations later is in the row of then, with the iteration that it
-    is of, whose checkpoint it marks. What is due meanwhile is left out, the last one is waited for,
-    and a resumed run stops where it was reached."""
-    monkeypatch.setattr(Progress, "may_reach", lambda *_: True)
-    scores = iter((0.2, 0.9, 0.4, 0.5, 0.95))
+def evaluate_later(monkeypatch, scores: Iterator[float]) -> None:
+    """Let each evaluation be due, and end two iterations after it began, with the next success."""
 
     def begin(learner, evaluate):
         begun = learner.iterations
         return lambda wait: next(scores) if wait or learner.iterations == begun + 2 else None
 
+    monkeypatch.setattr(Progress, "may_reach", lambda *_: True)
     monkeypatch.setattr(Iteration, "begin_evaluation", begin)
+
+
+def test_evaluations_may_come_later(here, monkeypatch):
+    """A success that comes two iterations later is in the row of then, with the iteration that it
+    is of, whose checkpoint it marks. What is due meanwhile is left out, the last one is waited for,
+    and a resumed run stops where it was reached."""
+    evaluate_later(monkeypatch, iter((0.2, 0.9, 0.4, 0.5, 0.95)))
     words = ("stop_at=0.93", "eval_every=1", "save_every=100", "iterations=10", "run_dir=run")
     Trainer(configured(*words)).train()
     run = Run(Path("run"))
@@ -481,18 +494,13 @@ def test_evaluations_may_come_later(here, monkeypatch):
 @pytest.mark.parametrize("spoilt", [4, 5])
 def test_what_is_judged_late_is_saved_unless_it_was_bad(spoilt, here, monkeypatch):
     """A bad iteration leaves no checkpoint; one beside it takes none from the policy judged."""
-    monkeypatch.setattr(Progress, "may_reach", lambda *_: True)
+    evaluate_later(monkeypatch, repeat(0.5))
     report = Iteration.report
-
-    def begin(learner, evaluate):
-        begun = learner.iterations
-        return lambda wait: 0.5 if wait or learner.iterations == begun + 2 else None
 
     def report_bad(learner):
         read, i = report(learner), learner.iterations
         return lambda: read() | {"bad": float(i == spoilt)}
 
-    monkeypatch.setattr(Iteration, "begin_evaluation", begin)
     monkeypatch.setattr(Iteration, "report", report_bad)
     words = ("stop_at=0.93", "eval_every=4", "save_every=100", "iterations=7", "run_dir=run")
     Trainer(configured(*words)).train()
@@ -628,7 +636,8 @@ def test_threads_are_the_run_s(monkeypatch):
     monkeypatch.setattr(ActorCritic, "__init__", seen(init))
     for process in (1, 2, 4):
         with torch_threads(process):
-            ppo = build_iteration(configured("threads=3", "algo.hidden=[128]", "num_envs=128"))
+            words = ("threads=3", "algo.hidden=[128]", "num_envs=128")
+            ppo = build_iteration(configured(*words, base=QUADRUPED))
             ppo.iteration()
             assert torch.get_num_threads() == process
         states.append(ppo.state())
@@ -711,33 +720,3 @@ def test_the_writer_frees_nothing(here):
         assert len(freed) == i
     writer.close()
     assert freed == 3 * [threading.main_thread()]
-
-
-def test_verify(here, trained):
-    """verify trains the first iterations again and finds them equal; where a hash differs, it says
-    when and what."""
-    shutil.copytree(trained, here / "run")
-    said = succeed("-m gpusim_rl verify", "run", cwd=here)
-    assert said.splitlines()[-1].startswith("iteration 2: all ")
-    assert said.count("agree, bit by bit") == 2
-    rows = [json.loads(line) for line in (here / "run" / "hashes.jsonl").read_text().splitlines()]
-    rows[1]["sha256"]["policy/log_std"] = "0" * 16
-    (here / "run" / "hashes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = command("-m gpusim_rl verify", "run", cwd=here)
-    assert done.returncode == 1 and "iteration 1: all " in done.stdout
-    assert "iteration 2: 1 of " in done.stdout and "tensors differ: policy/log_std" in done.stdout
-    (here / "run" / "hashes.jsonl").unlink()
-    assert "run keeps no hashes" in refused("-m gpusim_rl verify", "run", cwd=here)
-    assert "expected a run directory" in refused("-m gpusim_rl verify", "run", "x", cwd=here)
-
-
-@pytest.mark.slow
-def test_resume_keeps_deterministic_warp(here):
-    """On the CPU sim=warp resumes bit-identically, too."""
-    for run, iterations in (("whole", 2), ("half", 1)):
-        train.train_or_exit(
-            configured("num_envs=4", f"iterations={iterations}", f"run_dir={run}", base=WARP)
-        )
-    train.train_or_exit(check_words("resume=half", "iterations=2"))
-    one, two = (load(Run(Path(name)).checkpoints.latest())[0] for name in ("whole", "half"))
-    assert differing(one, two) == []

@@ -1,6 +1,9 @@
 """Numbers that `resume=` changes: each acts, or is refused, as docs/determinism.md says."""
 
 import re
+import shutil
+from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +80,22 @@ def read_back(kind: str, key: str, iteration: Iteration, plain: dict[str, Any]) 
     return places.get(name, [kernels.get(name, getattr(learner.cfg, name))])
 
 
-def trained(kind: str, words: tuple[str, ...] = TINY) -> None:
-    """A run `kind` of two iterations in the working directory; of distillation its teacher, too."""
-    if kind == "distill":
-        trained("ppo", words)
-    Trainer(check_words(*SHAPE, *words, *WORDS[kind], f"run_dir={kind}")).train()
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Callable[..., None]:
+    """Copies a run `kind` of two iterations into the working directory; of distillation its
+    teacher, too. Each is trained once."""
+    folders: dict[tuple[str, ...], Path] = {}
+
+    def copy(kind: str, words: tuple[str, ...] = TINY) -> None:
+        if (kind, *words) not in folders:
+            folders[kind, *words] = folder = tmp_path_factory.mktemp(kind)
+            with chdir(folder):
+                if kind == "distill":
+                    copy("ppo", words)
+                Trainer(check_words(*SHAPE, *words, *WORDS[kind], f"run_dir={kind}")).train()
+        shutil.copytree(folders[kind, *words], ".", dirs_exist_ok=True)
+
+    return copy
 
 
 def resumed(kind: str, changed: dict[str, Any]) -> Trainer:
@@ -98,7 +112,7 @@ def changes(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "kind", [pytest.param(x, marks=[pytest.mark.slow] * (x != "ppo")) for x in NAMES]
 )
-def test_what_is_changed_is_used(kind, how):
+def test_what_is_changed_is_used(kind, how, trained):
     """Each number that resume= changes is what the kernels read, and still is when the iterations
     are replayed. But for these, learned tensors are those of the checkpoint."""
     trained(kind, SIMS[how])
@@ -117,7 +131,7 @@ def test_what_is_changed_is_used(kind, how):
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_live_numbers_are_read(kind):
+def test_live_numbers_are_read(kind, trained):
     """What a population or a curriculum writes while it learns is what the kernels read."""
     if kind == "distill":
         trained("ppo")
@@ -132,7 +146,7 @@ def test_live_numbers_are_read(kind):
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_what_is_not_changed_goes_on(kind):
+def test_what_is_not_changed_goes_on(kind, trained):
     """With another number changed, every learned tensor is that of the checkpoint, bit for bit,
     also a rate that has moved from the one of the configuration."""
     trained(kind)
@@ -146,7 +160,7 @@ def test_what_is_not_changed_goes_on(kind):
     trainer.close()
 
 
-def test_a_roll_back_halves_the_new_rate():
+def test_a_roll_back_halves_the_new_rate(trained):
     """A training that goes back to a checkpoint of before the change has half of the new rate, and
     none of those roll-backs lower it that came before the change."""
     trained("ppo")
@@ -164,7 +178,7 @@ def test_a_roll_back_halves_the_new_rate():
     trainer.close()
 
 
-def test_a_learner_that_writes_no_rates(monkeypatch):
+def test_a_learner_that_writes_no_rates(monkeypatch, trained):
     """Another learning rate is refused in one line, and other numbers are not."""
     trained("ppo")
     monkeypatch.delattr(PPO, "write_numbers")
@@ -202,7 +216,7 @@ def test_the_table(kind):
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_what_is_refused(kind):
+def test_what_is_refused(kind, trained):
     """One line names all of the keys that resume= cannot change."""
     trained(kind)
     fixed = {"seed": 7, "num_envs": 32, "task.sigma": 0.9, "task.dt": 0.04, "algo.hidden": [8]}

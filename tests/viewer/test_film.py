@@ -139,6 +139,15 @@ def test_a_gif_is_small_and_keeps_its_colors(tmp_path):
     assert path.stat().st_size < 50_000
 
 
+def test_a_gif_is_half_of_a_film(tmp_path):
+    """It has half the size and half the frames, and plays for ever."""
+    slow = ((t, qpos / 4) for t, qpos in frames())  # it stays in the picture
+    film(model(), slow, tmp_path / "ball.gif", 1, view="side")
+    with Image.open(tmp_path / "ball.gif") as gif:
+        assert gif.size == (360, 240) and gif.n_frames in (12, 13)
+        assert gif.info["loop"] == 0 and gif.info["duration"] == 80
+
+
 @pytest.mark.parametrize("worlds", [None, 4])
 def test_size_and_camera_of_a_film(tmp_path, worlds):
     """A film has the size that was asked for, of one world and of several, and may be of any
