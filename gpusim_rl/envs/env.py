@@ -99,8 +99,7 @@ class Env:
     def _start(self, once: Rng, stagger: bool) -> None:
         """Draw the fields of the worlds, and start an episode in each."""
         n, task = self.num_envs, self.task
-        live = self.world_rows()
-        store(live, self.changed(live, task.randomization.world(once)))
+        self.write(task.randomization.world(once))
         if task.fields:
             self.sim.refresh()
         check_start(task, start := task.begin(n, self.rng), n)
@@ -167,6 +166,14 @@ class Env:
             return {"kick": "qvel", "force": "sim/force"}[name], None
         field, _, part = name.rpartition(".") if name[-1].isdigit() else (name, "", "")
         return f"model/{field}", int(part) if part else None
+
+    def write(self, values: Rows, mask: Tensor | None = None) -> None:
+        """Write values (B, …), named as in `changed`, to worlds of mask (B,) bool. In place."""
+        live = self.world_rows()
+        for key, _ in map(self._row_of, values):
+            if key not in live:  # a field of the Sim that the task does not name
+                live[key] = self.sim.model(key.removeprefix("model/"))
+        store(live, self.changed(live, values, mask))
 
     def rows(self) -> Rows:
         """As `world_rows` has it, with what observations, episodes and the worst step need."""
