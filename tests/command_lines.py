@@ -9,9 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from gpusim_rl.config import command_line
 from tests import fork_server
 from tests.worlds import ROOT
 
@@ -101,15 +98,6 @@ def succeed(script: str, *words: str, cwd: Path, **settings: Any) -> str:
     done = command(script, *words, cwd=cwd, **settings)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout
-
-
-def refused_word(word: str, capsys: Any) -> str:
-    """The one line in which train.py answers a wrong word, within this process."""
-    with pytest.raises(SystemExit) as stopped:
-        command_line.check("config", ["task=quadruped", *SMALL, word])
-    error = capsys.readouterr().err
-    assert stopped.value.code == 2 and re.fullmatch("error: .*\n", error), error
-    return error
 
 
 def refused(script: str, *words: str, cwd: Path, **settings: str) -> str:
