@@ -30,12 +30,12 @@ def compiled(tmp_path_factory) -> None:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
-    """A quadruped run of two iterations, made by train.py; not to be changed. It needs no W&B and
-    no other engine."""
+    """A quadruped run of two iterations, made by train.py; not to be changed. It needs no W&B, no
+    other engine and no Ray."""
 
     def make(cwd: Path) -> None:
         words = ("task=quadruped", *TINY, EXPORTED, "iterations=2", "run_dir=run")
-        said = succeed("train.py", *words, cwd=cwd, block="wandb mujoco_warp jax")
+        said = succeed("train.py", *words, cwd=cwd, block="wandb mujoco_warp jax ray")
         (cwd / "stdout.txt").write_text(said)
 
     return shared(tmp_path_factory, "trained", make) / "run"

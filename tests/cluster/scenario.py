@@ -6,15 +6,15 @@ It writes what it saw to FILE, which test_cluster.py judges.
 import io
 import json
 import os
-import re
 import signal
 import sys
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
 from gpusim_rl.assembly.iteration import make_iteration as make_alone
@@ -151,7 +151,7 @@ def on_their_own(folder: Path) -> dict[str, Any]:
     continued = continue_it(many)
     iterate(many, 2)
     accounts = {str(key): {**x} for key, x in source.ledger.accounts.items()}
-    sockets = listening(os.getpid())
+    sockets = listening()
     cfg = make_config(*words, *EVALUATIONS, f"run_dir={folder}/run")
     return {
         "evaluated": evaluations(cfg, many),
@@ -192,27 +192,14 @@ def send_nan(many: Any) -> list[Any]:
     return [taken, refusals["numbers"], refusals["shape"], source.ledger.lives[0] - life]
 
 
-def listening(root: int) -> list[str]:
-    """The addresses, as hexadecimal words of /proc, at which a process and its children listen."""
-    parents = {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # it has ended
-    tree = {root}
-    while more := {pid for pid, parent in parents.items() if parent in tree} - tree:
-        tree |= more
-    inodes = set()
-    for pid in tree:
-        for link in Path(f"/proc/{pid}/fd").glob("*"):
-            try:
-                inodes |= {*re.findall(r"socket:\[(\d+)\]", os.readlink(link))}
-            except OSError:
-                continue
-    text = "".join(Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6"))
-    rows = [line.split() for line in text.splitlines() if "local_address" not in line]
-    return sorted({x[1].partition(":")[0] for x in rows if x[3] == "0A" and x[9] in inodes})
+def listening() -> list[str]:
+    """The addresses at which this process and its children listen."""
+    this, addresses = psutil.Process(), set()
+    for process in (this, *this.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it has ended
+            sockets = process.net_connections("tcp")
+            addresses |= {x.laddr.ip for x in sockets if x.status == psutil.CONN_LISTEN}
+    return sorted(addresses)
 
 
 def main() -> None:

@@ -6,12 +6,15 @@ import mujoco
 import numpy as np
 import pytest
 
+from gpusim_rl.deploy.describe import describe_command
 from gpusim_rl.envs.command_columns import check_command, command_arrow, place_target
+from gpusim_rl.envs.declarations import Command
 from gpusim_rl.play.rollouts import show_fields
+from tests.envs.test_commands import TURN, altered
 from tests.worlds import make_actuator, make_sim_of, make_task
 
 MODEL = """<mujoco><worldbody>
-  <body name="target"><geom size="0.1"/></body>
+  <body name="target" pos="7 8 9"><geom size="0.1"/></body>
   <body name="moved" mocap="true"><geom size="0.1"/></body>
   <body><geom size="0.1"/></body>
   <body name="root"><body name="robot"><joint/><geom size="0.1"/></body></body>
@@ -27,32 +30,24 @@ GOOD = {
 }
 
 
-def checked(**others) -> None:
+def checked(model: mujoco.MjModel, about: dict) -> None:
+    check_command(about, model, Path("policy.onnx"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_a_body_is_moved_to_the_command(count):
+    """Its position and rotation are the command's. A goal of x, or of x and y, keeps the rest of
+    the pose; a stranger's file may be so. A command without a body moves nothing."""
     model = mujoco.MjModel.from_xml_string(MODEL)
-    check_command(GOOD | others, model, Path("policy.onnx"))
-
-
-def test_a_body_is_moved_to_the_command():
-    """Its position and rotation are the command's; a command without a body moves nothing."""
-    model = mujoco.MjModel.from_xml_string(MODEL)
-    checked()
-    command = np.array([0.1, 0.2, 0.3, 0.0, 1.0, 0.0, 0.0])
-    place_target(model, GOOD, command)
-    assert model.body("target").pos.tolist() == [0.1, 0.2, 0.3]
-    assert model.body("target").quat.tolist() == [0, 1, 0, 0]
-    place_target(model, {"names": NAMES}, command)
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_short_command_moves_what_it_names(count):
-    """A goal of x, or of x and y, keeps the rest of the pose; a stranger's file may be so."""
-    model = mujoco.MjModel.from_xml_string(MODEL.replace('"target"', '"target" pos="7 8 9"'))
     ranges = {"low": [-1.0] * count, "high": [1.0] * count}
     about = {"names": NAMES[:count], "trained": ranges, "shown_by": "target"}
-    check_command(about, model, Path("policy.onnx"))
-    place_target(model, about, np.array([0.1, 0.2][:count]))
-    assert model.body("target").pos.tolist() == [0.1, 0.2, 9.0][:count] + [7.0, 8.0, 9.0][count:]
-    assert model.body("target").quat.tolist() == [1, 0, 0, 0]
+    about = GOOD if count == 7 else about
+    checked(model, about)
+    command = [0.1, 0.2, 0.3, 0.0, 1.0, 0.0, 0.0][:count]
+    pose = command + [7.0, 8.0, 9.0, 1.0, 0.0, 0.0, 0.0][count:]
+    for shown in (about, {"names": NAMES}):
+        place_target(model, shown, np.array(command))
+        assert [*model.body("target").pos, *model.body("target").quat] == pose
 
 
 @pytest.mark.parametrize(
@@ -83,12 +78,22 @@ def test_a_short_command_moves_what_it_names(count):
         {"units": 5},
         {"units": None},
         {"units": ["m", None]},
+        {"rotations": 3},
+        {"rotations": [{"first": 1, "lean": 0.5}]},
+        {"rotations": [{"first": "0", "lean": 0.5}]},
+        {"rotations": [{"first": 0}]},
+        {"rotations": [{"first": 0, "lean": 0.5}] * 2},
     ],
 )
 def test_a_broken_command_is_one_line(others):
     """Whatever a stranger's file says, the answer is a ValueError in one line with the file."""
+    about = GOOD | others
+    if "rotations" in others:  # a command of four numbers, which is one rotation
+        rotation = altered(command=Command(parts=(TURN,)))
+        about = describe_command(rotation) | others
+        del about["lean"], about["spin"]
     with pytest.raises(ValueError, match=r"^policy\.onnx: ") as error:
-        checked(**others)
+        checked(mujoco.MjModel.from_xml_string(MODEL), about)
     assert "\n" not in str(error.value)
 
 

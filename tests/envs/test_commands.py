@@ -213,25 +213,6 @@ def test_what_a_file_says_of_parts(parts):
     assert len({row[0] for row in numbers(about)}) == 3 * len(parts)
 
 
-@pytest.mark.parametrize(
-    "others",
-    [
-        {"rotations": 3},
-        {"rotations": [{"first": 1, "lean": 0.5}]},
-        {"rotations": [{"first": "0", "lean": 0.5}]},
-        {"rotations": [{"first": 0}]},
-        {"rotations": [{"first": 0, "lean": 0.5}] * 2},
-    ],
-)
-def test_broken_rotations_of_a_file(others):
-    """Columns that are not there, and that two rotations share, are one line."""
-    about = describe_command(altered(command=Command(parts=(TURN,))))
-    about = {key: x for key, x in about.items() if key not in ("lean", "spin")} | others
-    with pytest.raises(ValueError, match=r"^policy\.onnx: ") as error:
-        check_command(about, mujoco.MjModel.from_xml_string("<mujoco/>"), Path("policy.onnx"))
-    assert "\n" not in str(error.value)
-
-
 def test_an_unknown_target_is_refused():
     """A body that the model does not have is named when the Env is made."""
     command = Command(names=("x",), units=("m",), largest=(1.0,), shown_by="goal")

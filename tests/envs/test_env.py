@@ -11,10 +11,19 @@ import torch
 from gpusim_rl.core import graphs
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.randomization.entries import whole_entries
 from gpusim_rl.envs.statistics import SUMS
 from gpusim_rl.envs.step import Step
-from tests.worlds import SIMS, everything, make_env, make_ppo, make_sim, make_task, numbers
+from tests.worlds import (
+    SIMS,
+    copies,
+    differing,
+    everything,
+    make_env,
+    make_ppo,
+    make_sim_of,
+    make_task,
+    numbers,
+)
 
 QUADRUPED = numbers("quadruped")
 PAST = dict(history={"gyro": 4, "joints": 2, "action": 3}, observation_delay=(1, 3))
@@ -76,21 +85,19 @@ def test_time_out_shows_the_state_it_ended_in():
 def test_leaving_out_nothing_changes_nothing(sim, monkeypatch):
     """Work on no world is left out on the CPU: with it, every number of every step is the same to
     the last bit, restarts and faults included."""
-    results = []
+    results, plan = [], actions(24, 8)
+    plan[12, 3, 0] = math.nan
     for skips in (True, False):
         monkeypatch.setattr(graphs, "SKIPS", skips)
         env = make_env(num_envs=8, sim=sim, episode=0.3)
         rows = []
-        for i, action in enumerate(actions(40, 8)):
-            spoilt = action.clone()
-            spoilt[3, 0] = math.nan if i == 20 else action[3, 0]
-            step = env.step(spoilt)
-            rows += [*step.observation, *step[1:]]
-            rows += [x.clone() for x in env.rows().values()]
+        for action in plan:
+            step = env.step(action)
+            rows += [*step.observation, *step[1:], *copies(env.rows()).values()]
         states = [x for _, x in sorted(env.state().items())]
         results.append([*rows, *states, env.worst_step.row.clone()])
         restarts = env.statistics.sums[SUMS.index("episodes")]
-        assert 8 < restarts < 40  # some steps restart worlds, and some none
+        assert 8 <= restarts < 24  # some steps restart worlds, and some none
     assert same(*([x.nan_to_num() for x in result] for result in results))
 
 
@@ -172,36 +179,32 @@ def test_reward_is_weighted_terms():
 # -- quarantine and independence -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "sim, where, poison",
-    [
-        *itertools.product(["native"], ("qpos", "qvel"), (math.nan, math.inf, 1e10)),
-        ("warp", "qpos", math.nan),
-    ],
-)
-def test_quarantine(sim, where, poison):
-    """A poisoned world gets no reward, is counted and restarted; its neighbors' next 50 steps are
+@pytest.mark.parametrize("sim", SIMS)
+def test_quarantine(sim):
+    """Poisoned worlds get no reward, are counted and restarted; their neighbors' next 30 steps are
     bit-identical."""
-    plan = actions(55, 8)
-    poisoned, clean = (make_env(num_envs=8, sim=sim, episode=0.5) for _ in range(2))
+    plan = actions(35, 16)
+    poisoned, clean = (make_env(sim=sim, episode=0.5) for _ in range(2))
     for env in (poisoned, clean):
         run(env, plan[:5])
         env.metrics()
-    getattr(poisoned.sim, where)[3, 2] = poison
-    others = torch.arange(8) != 3
+    bad = torch.zeros(16, dtype=torch.bool)
+    poisons = itertools.product(("qpos", "qvel"), (math.nan, math.inf, 1e10))
+    for world, (where, poison) in zip(range(1, 12, 2), poisons, strict=True):
+        getattr(poisoned.sim, where)[world, 2], bad[world] = poison, True
     first = poisoned.step(plan[5])
-    assert first.fault.tolist() == [i == 3 for i in range(8)]
-    assert first.reward[3] == poisoned.time[3] == 0
-    assert not first.terminated[3] and not first.truncated[3]
+    assert torch.equal(first.fault, bad)
+    assert not first.reward[bad].any() and not poisoned.time[bad].any()
+    assert not (first.terminated | first.truncated)[bad].any()
     seen = (*first.observation, first.end, poisoned.sim.qpos, poisoned.sim.qvel)
     assert all(torch.isfinite(x).all() for x in seen)
     metrics = poisoned.metrics()
-    assert metrics["fault"] == 1 and all(math.isfinite(v) for v in metrics.values())
+    assert metrics["fault"] == 6 and all(math.isfinite(v) for v in metrics.values())
     step = clean.step(plan[5])
     a, b = ((*x.observation, x.end, x.reward) for x in (first, step))
-    assert same([x[others] for x in a], [x[others] for x in b])
+    assert same([x[~bad] for x in a], [x[~bad] for x in b])
     for a, b in zip(run(poisoned, plan[6:]), run(clean, plan[6:]), strict=True):
-        assert same([x[others] for x in a], [y[others] for y in b])
+        assert same([x[~bad] for x in a], [y[~bad] for y in b])
         assert all(torch.isfinite(x).all() for x in a)
     assert poisoned.metrics()["fault"] == 0
 
@@ -232,28 +235,21 @@ def test_quarantined_samples_do_not_teach():
 
 
 @pytest.mark.parametrize("sim", SIMS)
-@pytest.mark.parametrize("settings, many", [({}, 64), (PAST, 16), (EVERYTHING, 16)], ids=KINDS)
-def test_worlds_do_not_know_how_many_they_are(settings, many, sim):
-    """Eight worlds do what the first eight of many do, bit by bit, over 60 steps with restarts."""
-    plan, settings = 2 * actions(60, 64), settings | dict(sim=sim, episode=0.5)
-    few, many = (run(make_env(num_envs=n, **settings), plan[:, :n]) for n in (8, many))
-    ended = torch.zeros(8)
-    for a, b in zip(few, many, strict=True):
-        assert same(a, [y[:8] for y in b])
-        ended += a[4] | a[5]
-    assert (ended > 0).all()
-
-
-def test_two_halves_are_the_whole():
-    """Two Envs with global ids 0 to 7 and 8 to 15 do what one Env of 16 does."""
-    plan = actions(30, 16)
-    whole = run(make_env(episode=0.4), plan)
-    halves = [
-        run(make_env(num_envs=8, first=first, episode=0.4), plan[:, first : first + 8])
+@pytest.mark.parametrize("settings", [{}, PAST, EVERYTHING], ids=KINDS)
+def test_worlds_do_not_know_how_many_they_are(settings, sim):
+    """Two Envs with global ids 0 to 7 and 8 to 15 do what one Env of 16 does, bit by bit, over 30
+    steps in which every world restarts."""
+    plan, ended = 2 * actions(30, 16), torch.zeros(16)
+    settings = settings | dict(sim=sim, episode=0.5)
+    whole = run(make_env(**settings), plan)
+    halves = (
+        run(make_env(num_envs=8, first=first, **settings), plan[:, first : first + 8])
         for first in (0, 8)
-    ]
+    )
     for w, a, b in zip(whole, *halves, strict=True):
         assert same(w, [torch.cat(parts) for parts in zip(a, b, strict=True)])
+        ended += w[4] | w[5]
+    assert (ended > 0).all()
 
 
 def test_same_seed_same_worlds():
@@ -267,26 +263,22 @@ def test_same_seed_same_worlds():
 # -- names, metrics, noise -------------------------------------------------------------------------
 
 
-def build(weights: dict[str, float], noise: dict[str, float]) -> Env:
-    task = make_task()
-    sim = make_sim("native", task.mjm, 2, device="cpu", fields=task.fields, threads=1)
-    return Env(task, sim, seed=0, weights=weights, noise=noise)
-
-
 def test_weights_must_be_those_of_the_terms():
     """A weight too many and one too few are one error, which names both. A negative weight is
     refused by name, too: the sign is in the formula."""
+    task, weights = make_task(), QUADRUPED["weights"]
+    about = dict(seed=0, noise=QUADRUPED["noise"])
     with pytest.raises(ValueError, match=r"task\.weights\.jerk=.*: expected at least 0"):
-        build(QUADRUPED["weights"] | {"jerk": -1.0}, QUADRUPED["noise"])
-    weights = {k: v for k, v in QUADRUPED["weights"].items() if k != "jerk"} | {"bounce": 1.0}
+        Env(task, make_sim_of(task, 2), weights=weights | {"jerk": -1.0}, **about)
+    weights = {k: v for k, v in weights.items() if k != "jerk"} | {"bounce": 1.0}
     says = "reward terms and weights disagree: 'jerk' has no weight, 'bounce' is no term"
     with pytest.raises(ValueError, match=says):
-        build(weights, QUADRUPED["noise"])
+        Env(task, make_sim_of(task, 2), weights=weights, **about)
 
 
 def test_metrics():
     """Metrics are the means over worlds and steps since they were last read, and reading clears
-    them."""
+    them. An episode that goes on meanwhile counts its whole return when it ends."""
     env = make_env(episode=0.1, stagger=False)
     steps: list[Step] = [env.step(a) for a in 0.1 * actions(5, 16)]
     metrics = env.metrics()
@@ -301,9 +293,14 @@ def test_metrics():
     # The last known means, because no episode has ended since.
     assert all(nothing[k] == metrics[k] for k in ("return", "length", "terminated"))
     assert {nothing[k] for k in (*terms, "fault", "overflow")} == {0.0}
-    for a in 0.1 * actions(5, 16):
-        env.step(a)
-    assert env.metrics()["length"] == pytest.approx(0.1)
+    total = torch.zeros(16)
+    for i, action in enumerate(0.2 * actions(5, 16)):
+        total += env.step(action).reward
+        if i == 2:
+            assert env.metrics()["return"] == metrics["return"]
+    metrics = env.metrics()
+    assert metrics["length"] == pytest.approx(0.1)
+    assert metrics["return"] == pytest.approx(total.mean().item(), rel=1e-4)
 
 
 def test_length_is_of_what_was_lived():
@@ -314,17 +311,6 @@ def test_length_is_of_what_was_lived():
         env.step(torch.zeros(64, 12))
     metrics = env.metrics()
     assert 0 < metrics["length"] <= 10 * env.task.dt
-
-
-def test_return_is_of_whole_episodes():
-    """An episode that goes on while metrics are read counts its whole return when it ends."""
-    env = make_env(episode=0.1, stagger=False)
-    total = torch.zeros(16)
-    for i, action in enumerate(0.1 * actions(5, 16)):
-        total += env.step(action).reward
-        if i == 2:
-            assert env.metrics()["return"] == 0
-    assert env.metrics()["return"] == pytest.approx(total.mean().item(), rel=1e-4)
 
 
 def test_observation_noise():
@@ -354,21 +340,17 @@ DERIVED = ("body_subtreemass", "body_invweight0", "dof_invweight0")
 
 
 def test_masses_and_what_follows_from_them():
-    """Masses, inertias and the center of mass differ within their ranges, and derived constants are
+    """Masses differ, inertias as much, and the trunk's center of mass alone; derived constants are
     mj_setConst's."""
     env = make_env(num_envs=8, fields=DERIVED)
     task, mjm = env.task, env.task.mjm
-    entries = whole_entries(task.randomise)
-    share, center = entries["mass"]["high"] - 1, entries["center"]["high"]
-    mass = env.sim.model("body_mass")
-    scale = mass[:, 1:] / torch.from_numpy(mjm.body_mass[1:])
-    assert ((scale - 1).abs() <= share + 1e-6).all()
-    assert (scale - 1).abs().max() > 0.8 * share and len(scale.unique()) > 0.9 * scale.numel()
+    scale = env.sim.model("body_mass")[:, 1:] / torch.from_numpy(mjm.body_mass[1:])
+    assert len(scale.unique()) > 0.9 * scale.numel()
     inertia = env.sim.model("body_inertia")[:, 1:] / torch.from_numpy(mjm.body_inertia[1:])
     torch.testing.assert_close(inertia, scale[:, :, None].expand_as(inertia), rtol=1e-6, atol=0)
     moved = env.sim.model("body_ipos") - torch.from_numpy(mjm.body_ipos)
     trunk = mjm.body("trunk").id
-    assert 0.5 * center < moved[:, trunk].abs().max() <= center + 1e-6
+    assert moved[:, trunk].any()
     moved[:, trunk] = 0
     assert moved.abs().max() < 1e-7
     for i in range(8):
@@ -383,10 +365,9 @@ def test_masses_and_what_follows_from_them():
 
 
 def test_friction_and_gains():
-    """Friction and gains lie in their ranges, Kp alike in gain and bias, and are drawn anew for
-    each episode alone."""
+    """Friction and gains, Kp alike in gain and bias, are drawn anew for each episode alone."""
     env = make_env(num_envs=64, episode=0.2)
-    task, mjm = env.task, env.task.mjm
+    mjm = env.task.mjm
 
     def drawn() -> tuple[torch.Tensor, ...]:
         gain, bias = env.sim.model("actuator_gainprm"), env.sim.model("actuator_biasprm")
@@ -398,13 +379,7 @@ def test_friction_and_gains():
 
     friction, kp, kd = drawn()
     assert torch.equal(friction, friction[:, :1].expand_as(friction))
-    entries = whole_entries(task.randomise)
-    low, high = (entries["friction"][end] for end in ("low", "high"))
-    gain, near = entries["kp"]["high"] - 1, 0.1 * (high - low)
-    assert low <= friction.min() < low + near and high - near < friction.max() <= high
-    for scale in (kp, kd):
-        assert ((scale - 1).abs() <= gain + 1e-6).all() and (scale - 1).abs().max() > 0.8 * gain
-        assert len(scale.unique()) == 64
+    assert len(kp.unique()) == len(kd.unique()) == 64
     mass = env.sim.model("body_mass").clone()
     other = env.sim.model("geom_friction")[:, :, 1:].clone()
     for action in 0.1 * actions(3, 64):
@@ -434,20 +409,20 @@ DRAWN = {"env/success", *(f"env/memory/{x}" for x in ("encoder", "sensor_bias", 
 def test_state_round_trip(settings, names, sim):
     """A new Env loaded with another's state continues bit by bit, metrics included; the state is a
     copy."""
-    plan = actions(30, 8)
-    env, other = (make_env(num_envs=8, sim=sim, episode=0.3, **settings) for _ in range(2))
-    run(env, plan[:12])
+    plan = actions(20, 8)
+    env, other = (make_env(num_envs=8, sim=sim, episode=0.2, **settings) for _ in range(2))
+    run(env, plan[:8])
     saved = env.state()
     assert saved.keys() >= names
-    frozen = {k: v.clone() for k, v in saved.items()}
-    observation = type(env.observation)(*(view.clone() for view in env.observation))
-    want = run(env, plan[12:])
-    assert all(torch.equal(frozen[k], v) for k, v in saved.items())
+    frozen = copies(saved)
+    observation = [view.clone() for view in env.observation]
+    want = run(env, plan[8:])
+    assert differing(frozen, saved) == []
     run(other, 3 * plan[:5])
     for value in other.memory.values():
         value.fill_(torch.nan if value.is_floating_point() else -1)
     other.load(saved)
-    assert same(other.observation, observation) and same(want, run(other, plan[12:]))
+    assert same(other.observation, observation) and same(want, run(other, plan[8:]))
     assert env.metrics() == other.metrics()
 
 
@@ -483,22 +458,22 @@ def test_a_state_is_the_moment_at_which_it_was_made(sim):
     """A State that is kept over steps, restarts and pushes holds the values of its own moment."""
     pushed = QUADRUPED["randomise"] | {"push": {"kind": "uniform", "every": 0.04}}
     env = make_env(num_envs=8, sim=sim, episode=0.1, randomise=pushed)
-    kept, copies = [], []
+    kept, values = [], []
 
     def keep(s):
         kept.append(s)
-        copies.append({name: x.clone() for name, x in s._tensors.items()})
+        values.append(copies(s._tensors))
 
     keep(env.current_state())
     for action in actions(8, 8):
         env.step(action, on_step=keep)
         keep(env.current_state())
     live = {name: x for name, x in env.rows().items() if "/" not in name}
-    for s, copy in zip(kept, copies, strict=True):
-        assert copy.keys() == live.keys()
-        for name, x in copy.items():
-            assert torch.equal(s._tensors[name], x), name
-            assert s._tensors[name].data_ptr() != live[name].data_ptr(), name
+    for s, copy in zip(kept, values, strict=True):
+        assert copy.keys() == live.keys() and differing(s._tensors, copy) == []
+        assert not {x.data_ptr() for x in s._tensors.values() if x.numel()} & {
+            x.data_ptr() for x in live.values()
+        }
     assert not torch.equal(kept[0].qpos, kept[-1].qpos)
     assert not torch.equal(kept[0].action, kept[-1].action)
 

@@ -7,9 +7,10 @@ import re
 import pytest
 import torch
 
+from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.fuse.kernel import Kernel, largest_difference, trial_rows
-from tests.worlds import TASKS, make_config, numbers
+from tests.worlds import TASKS, make_config, make_env, numbers
 
 SMALL = ("sim=native", "sim.threads=1", "device=cpu", "algo.hidden=[16]", "fuse=on")
 FREE = ("quadruped", "quadruped_rough", "humanoid", "getup", "ant")  # with a base to push
@@ -31,8 +32,7 @@ def words(task: str, num_envs: int = 12) -> list[str]:
     if task == "quadruped":  # a memory of the command, which is drawn anew
         about += ["task.acceleration=[3,2,4]", "task.redraw=0.1"]
     about += ["task.observation_delay=[0,2]", f"task.dropout.{reading}=0.2", plan_word, *extra]
-    terms = make_iteration(make_config(f"task={task}", *SMALL, "fuse=off", "num_envs=2"))
-    about += [f"task.history.{next(iter(terms.env.term_widths))}=3"]
+    about += [f"task.history.{next(iter(make_env(task, 2).term_widths))}=3"]
     return about + (["task.randomise.friction.kind=uniform"] if task in FREE else [])
 
 
@@ -48,26 +48,25 @@ def check_part(fused, name: str) -> None:
         assert apart <= 1e-5, (name, key, apart)
 
 
-def run(task: str, steps: int) -> None:
+def run(ppo: Iteration, steps: int = 100) -> None:
     """Steps of a task, part by part, with faults of every kind on the way."""
-    ppo = make_iteration(make_config(*words(task)))
     env, source, fused = ppo.env, ppo.source, ppo.source.fused
     restarts = faults = 0
     fused.prepare()
     with torch.no_grad():
         for t in range(steps):
-            if t % 50 == 25:  # a curriculum writes to tensors that the kernels read
-                ppo.schedule.write(ppo.numbers, env.success, t // 50)
+            if t % 25 == 12:  # a curriculum writes to tensors that the kernels read
+                ppo.schedule.write(ppo.numbers, env.success, t // 25)
             mean, _ = source.policy.compute(fused.inputs, {})
-            mean[t % 7] = math.nan if t % 40 == 10 else mean[t % 7]
+            mean[t % 7] = math.nan if t % 20 == 5 else mean[t % 7]
             fused.scratch["step/head"].copy_(mean)
             check_part(fused, "before")
             env.begin_step()
             env.step_physics()
-            if t % 40 == 20:
+            if t % 20 == 10:
                 env.sim.qvel[3, 0], env.sim.qpos[5, 0] = math.inf, math.nan
                 env.sim.sensordata[7] = math.nan
-            env.sim.overflow[2] = t % 40 == 30
+            env.sim.overflow[2] = t % 20 == 15
             check_part(fused, "after")
             env.reset(fused.restarted, fused.scratch["start/qpos"], fused.scratch["start/qvel"])
             check_part(fused, "views")
@@ -78,27 +77,26 @@ def run(task: str, steps: int) -> None:
 
 @pytest.mark.parametrize("task", ["quadruped", "cartpole", "drone"])
 def test_a_step_is_that_of_torch(task):
-    """In each of 200 steps, begun from the same state: floats to 1e-5, the rest exactly."""
-    run(task, 200)
+    """In each of 100 steps, begun from the same state: floats to 1e-5, the rest exactly.
 
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("task", sorted({*TASKS} - {"quadruped", "cartpole", "drone"}))
-def test_a_step_of_every_task_is_that_of_torch(task):
-    """The same for the other tasks, whose kernels take longer to compile."""
-    run(task, 200)
-
-
-@pytest.mark.parametrize("task", ["quadruped", "cartpole", "drone"])
-def test_a_kernel_is_compared_on_both_sides(task):
-    """The rows on which a kernel is compared with torch lead to both answers of each comparison
-    that has two. A reading that is never lost has one, and so has the first worst step."""
-    fused = make_iteration(make_config(*words(task))).source.fused
+    The rows on which a kernel is compared with torch lead to both answers of each comparison that
+    has two. A reading that is never lost has one, and so has the first worst step.
+    """
+    ppo = make_iteration(make_config(*words(task)))
+    fused = ppo.source.fused
     rows = fused.env.rows() | fused.scratch
     for kernel in fused.kernels.values():
         _, one_sided = kernel.run_again(trial_rows(kernel, rows))
         one_sided = [x for x in one_sided if not re.search(r"worst\.row|< self\.chances", x)]
         assert one_sided == []
+    run(ppo)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("task", sorted({*TASKS} - {"quadruped", "cartpole", "drone"}))
+def test_a_step_of_every_task_is_that_of_torch(task):
+    """The same steps of the other tasks, whose kernels take longer to compile."""
+    run(make_iteration(make_config(*words(task))))
 
 
 def test_a_world_does_not_depend_on_its_neighbors():

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.assembly.environment import make_task as make_configured_task
+from gpusim_rl.config import command_line
 from gpusim_rl.envs.env import Env
 from gpusim_rl.evaluation.evaluate import evaluation_env
-from tests.command_lines import refused, refused_word, succeed
 from tests.envs import test_env
 from tests.envs.test_env import actions
-from tests.worlds import make_config, make_env, make_task, numbers
+from tests.worlds import make_config, make_env, make_task, numbers, refusal
 
 # An episode of 0.3 s has 15 control steps.
 PAST = test_env.PAST | {"episode": 0.3}
@@ -71,26 +71,14 @@ def test_delays_are_drawn_for_each_episode():
     assert (past.age != first).float().mean() > 0.5 and (counts - 400).abs().max() < 70
 
 
-def test_steering_changes_the_present_alone():
-    """A command given between two steps replaces the newest entry of its history, and no other."""
-    env = make_env(num_envs=4, history={"command": 3})
-    for action in actions(5, 4):
-        env.step(action)
-    before = parts(env, env.observation.actor.clone())["command"]
-    env.set_memory("command", [0.5, 0.25, -0.5])
-    after = parts(env, env.observation.actor)["command"]
-    assert torch.equal(after[:, :2], before[:, :2])
-    assert torch.equal(after[:, 2], torch.tensor([0.5, 0.25, -0.5]).expand(4, 3))
-
-
-def test_a_command_given_at_the_start_fills_the_history():
-    """What is written to the memory as an episode begins fills its history, and later only the last
-    entry: so does an exported policy that is given that command."""
+def test_a_command_given_between_two_steps():
+    """What is written to the memory as an episode begins fills its history, and later replaces the
+    newest entry alone: so does an exported policy that is given that command."""
     env = make_env(num_envs=4, history={"command": 3}, stagger=False)
-    one, two = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 0.5, 0.0])
+    one, two = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.5, 0.25, -0.5])
     env.set_memory("command", one)
     assert torch.equal(parts(env, env.observation.actor)["command"], one.expand(4, 3, 3))
-    env.step(torch.zeros(4, 12))
+    env.step(actions(1, 4)[0])
     env.set_memory("command", two)
     seen = parts(env, env.observation.actor)["command"]
     assert torch.equal(seen, torch.stack([one, one, two]).expand(4, 3, 3))
@@ -108,12 +96,6 @@ def test_the_evaluation_keeps_both():
 # -- mistakes --------------------------------------------------------------------------------------
 
 
-def test_an_unknown_term():
-    """History of what the task does not observe names the terms."""
-    with pytest.raises(ValueError, match=r"task.history: 'sonar' is no term \(terms: gyro, up, "):
-        make_env(num_envs=2, history={"sonar": 2})
-
-
 @pytest.mark.parametrize(
     "word, says",
     [
@@ -124,20 +106,19 @@ def test_an_unknown_term():
         ("task.observation_delay=[0,65]", "task.observation_delay=[0, 65]: expected whole numbers"),
         ("task.observation_delay=[-1,0]", "task.observation_delay=[-1, 0]: expected whole numbers"),
         ("task.observation_delay=[1]", "task.observation_delay=[1]: expected 2 numbers"),
+        ("task.history.sonar=2", "task.history: 'sonar' is no term (terms: gyro, up, "),
     ],
 )
-def test_mistakes_are_one_line(word, says, capsys):
-    """Wrong histories and delays are answered before anything is built."""
-    assert says in refused_word(word, capsys)
+def test_mistakes_are_one_line(word, says):
+    """Wrong histories and delays are refused, and what the task does not observe."""
+    assert says in refusal("num_envs=2", "sim=native", "device=cpu", word)
 
 
-def test_the_command_line_names_terms(tmp_path):
-    """A term that no file lists can be named; `--cfg job` prints it, an unknown one is refused."""
+def test_the_command_line_names_terms(capsys):
+    """A term that no file lists can be named, and `--cfg job` prints it."""
     config = make_config("task=quadruped", "task.history.gyro=3", "task.dropout.up=0.1")
     task = make_configured_task(config, "cpu")
     assert task.history == {"gyro": 3} and task.dropout == {"up": 0.1}
-    printed = succeed("train.py", "task.history.gyro=3", "--cfg", "job", cwd=tmp_path)
-    assert "history:\n    gyro: 3\n" in printed
-    words = ("task.history.sonar=2", "num_envs=4", "sim=native", "log=none")
-    line = refused("train.py", *words, cwd=tmp_path)
-    assert "task.history: 'sonar' is no term (terms: gyro, up, " in line
+    with pytest.raises(SystemExit):
+        command_line.check("config", ["task.history.gyro=3", "--cfg", "job"])
+    assert "history:\n    gyro: 3\n" in capsys.readouterr().out

@@ -102,10 +102,7 @@ def test_actions_and_time_are_remembered():
         (lambda s: s.velocity > 1, "the term 'extra' reads 'velocity', which no robot measures"),
         (lambda s: s.mass, "the term 'extra' reads 'mass', which is drawn at random"),
         (lambda s: s.still[:, None], "the term 'extra' reads 'still', which is drawn at random"),
-        (
-            lambda s: s.up if s.up[0, 2] > 0 else -s.up,
-            r"Walker\.observe branches on a tensor: test_",
-        ),
+        (lambda s: s.up if s.up[0, 2] > 0 else -s.up, r"Walker\.observe branches on a tensor: t"),
     ],
 )
 def test_what_no_robot_knows_is_refused(read, says):
@@ -113,6 +110,13 @@ def test_what_no_robot_knows_is_refused(read, says):
     with pytest.raises(ValueError, match=says) as error:
         needs(with_term(read))
     assert "\n" not in str(error.value) and str(error.value).startswith("Walker")
+
+
+def test_controls_of_what_no_robot_measures_are_refused():
+    """So are controls."""
+    task = make(Walker, control=lambda self, s: s.joint_pos - s.qpos[:, 2:3])
+    with pytest.raises(ValueError, match="control reads 'qpos'"):
+        needs(task)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +129,6 @@ def test_what_no_robot_knows_is_refused(read, says):
 )
 def test_memory_that_no_robot_has_is_refused(update, says):
     """Memory of the simulator is refused wherever an observation depends on it."""
-    task = make(
-        Walker,
-        update=lambda self, s, rng: {"phase": s.phase, "filtered": update(s, rng)},
-    )
+    values = {"update": lambda self, s, rng: {"phase": s.phase, "filtered": update(s, rng)}}
     with pytest.raises(ValueError, match=says):
-        needs(task)
+        needs(make(Walker, **values))

@@ -9,6 +9,7 @@ import torch
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import reward_terms
 from gpusim_rl.tasks.common.goal_scores import hover_scores
+from tests.tasks.test_golden import terms_of
 from tests.worlds import make_env, make_task
 
 
@@ -30,8 +31,7 @@ def test_golden_rewards():
         qvel=[1.0, 2.0, 2.0, 0.1, 0.2, 0.2],
         action=[0.1, 0.2, 0.3, 0.4],
     )
-    terms = {name: x.item() for name, x in reward_terms(task, s).items()}
-    assert terms == {
+    assert terms_of(task, s) == {
         "near": pytest.approx(0.875647, abs=1e-6),  # 1 - tanh(0.1/0.8) = 1 - tanh 0.125
         "fine": pytest.approx(0.209611, abs=1e-6),  # exp(-0.01/0.0064) = exp(-1.5625)
         "slow": pytest.approx(-9.0),  # -(1 + 4 + 4)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpusim_rl.envs.state import State
-from gpusim_rl.envs.task import reward_terms
+from gpusim_rl.envs.task import Task, reward_terms
 from tests.worlds import make_env, make_task
 
 # A quadruped whose clock stands at a quarter: sin 2π/4 = 1 lifts FL and RR; FR and RL stand.
@@ -57,14 +57,18 @@ def walker(name: str, height: float, **values: list[float]) -> State:
     )
 
 
+def terms_of(task: Task, s: State) -> dict[str, float]:
+    """The terms of a task's reward in a state of one world."""
+    return {key: x.item() for key, x in reward_terms(task, s).items()}
+
+
 def quadruped(name: str, **others: list[float]) -> dict[str, float]:
     """The terms of a quadruped in the state above."""
     values = dict(mean_error=[0.5, 0.4, -0.2])
     for foot, height, slide in zip(("FL", "FR", "RL", "RR"), HEIGHTS, SLIDES, strict=True):
         values[f"{foot}_position"] = [0.0, 0.0, height + RADIUS]
         values[f"{foot}_velocity"] = [*slide, 3.0]
-    s = walker(name, 0.25, **values | others)
-    return {key: x.item() for key, x in reward_terms(make_task(name), s).items()}
+    return terms_of(make_task(name), walker(name, 0.25, **values | others))
 
 
 def test_quadruped():
@@ -92,12 +96,16 @@ def test_rough_ground(velocity, stuck):
     assert [terms[key] for key in same] == [pytest.approx(FLAT[key], rel=1e-4) for key in same]
 
 
+def cartpole(angle: float, **settings: bool) -> dict[str, float]:
+    """A cart 0.3 m from the middle, its pole at an angle [rad] and 2.5 rad/s, pushed at 0.4."""
+    env = make_env("cartpole", 1, **settings)
+    s = env.current_state().with_(qpos=row(0.3, angle), qvel=row(1.0, 2.5), action=row(0.4))
+    return terms_of(env.scheduled_task, s)
+
+
 def test_cartpole():
-    """A cart 0.3 m from the middle, its pole at 0.5 rad and 2.5 rad/s, pushed at 0.4."""
-    env = make_env("cartpole", 1)
-    s = env.current_state().with_(qpos=row(0.3, 0.5), qvel=row(1.0, 2.5), action=row(0.4))
-    terms = {key: x.item() for key, x in reward_terms(env.scheduled_task, s).items()}
-    assert terms == {
+    """Each term of the pole at 0.5 rad."""
+    assert cartpole(0.5) == {
         "upright": pytest.approx(0.938791, abs=1e-5),  # (1 + cos 0.5)/2
         "centred": pytest.approx(0.654973, abs=1e-5),  # 0.938791 · exp(-0.09/0.25)
         "calm": pytest.approx(0.731132, abs=1e-5),  # 0.938791 · exp(-6.25/25)
@@ -108,10 +116,7 @@ def test_cartpole():
 @pytest.mark.parametrize("angle, paid", [(0.31, 1.0), (-0.31, 1.0), (0.32, 0.0), (2.0, 0.0)])
 def test_sparse_cartpole(angle, paid):
     """Within 18° = 0.314 rad of upright it is paid as if it stood, and else nothing but costs."""
-    env = make_env("cartpole", 1, sparse=True)
-    s = env.current_state().with_(qpos=row(0.3, angle), qvel=row(1.0, 2.5), action=row(0.4))
-    terms = {key: x.item() for key, x in reward_terms(env.scheduled_task, s).items()}
-    assert terms == {
+    assert cartpole(angle, sparse=True) == {
         "upright": paid,
         "centred": pytest.approx(paid * 0.697676, abs=1e-5),  # exp(-0.09/0.25)
         "calm": pytest.approx(paid * 0.778801, abs=1e-5),  # exp(-6.25/25)

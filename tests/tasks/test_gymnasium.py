@@ -1,7 +1,7 @@
 """Tasks of Gymnasium: the package's model, observation, reward and ends, and what they earn."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -51,21 +51,18 @@ def observed(env: Env, s: State) -> np.ndarray:
     return torch.cat(list(env.task.observe(s).values()), 1)[0].numpy()
 
 
-class Transition(NamedTuple):
-    """One step of the package or of ours."""
-
-    observation: np.ndarray
-    reward: float
-    terminated: bool
-
-
-def transitions(name: str, scale: float) -> Iterator[tuple[Transition, Transition]]:
-    """The package's and ours, each from the package's state, with random actions in ±scale."""
+@pytest.mark.slow
+@named
+@pytest.mark.parametrize("scale", [1.0, 0.0])
+def test_transitions_are_the_package_s(name, scale):
+    """Observation, reward and termination equal the package's on 1,000 transitions, each from the
+    package's state, of random actions in ±scale and of none, with restarts between them."""
     package, env = gymnasium.make(PACKAGE[name]), make_env(name, 1, stagger=False)
     data, random = package.unwrapped.data, np.random.default_rng(0)
+    close = dict(rtol=0, atol=GREATER)
     first, _ = package.reset(seed=0)
     begin_as(env, name, data)
-    np.testing.assert_allclose(observed(env, env.current_state()), first, rtol=0, atol=GREATER)
+    np.testing.assert_allclose(observed(env, env.current_state()), first, **close)
     for t in range(TRANSITIONS):
         begin_as(env, name, data)
         action = (scale * random.uniform(-1, 1, env.task.mjm.nu)).astype(np.float32)
@@ -74,22 +71,11 @@ def transitions(name: str, scale: float) -> Iterator[tuple[Transition, Transitio
         step = env.step(torch.as_tensor(action)[None], on_step=states.append)
         assert not step.fault.any()
         assert states[0].x.item() == pytest.approx(PLACE[name](data), rel=1e-6, abs=1e-6)
-        ours = observed(env, states[0]), step.reward.item(), bool(step.terminated)
-        yield Transition(observation, float(reward), terminated), Transition(*ours)
+        np.testing.assert_allclose(observed(env, states[0]), observation, **close)
+        assert step.reward.item() == pytest.approx(float(reward), rel=0, abs=GREATER)
+        assert bool(step.terminated) == terminated
         if terminated or truncated or t % LONGEST == LONGEST - 1:
             package.reset()
-
-
-@pytest.mark.slow
-@named
-@pytest.mark.parametrize("scale", [1.0, 0.0])
-def test_transitions_are_the_package_s(name, scale):
-    """Observation, reward and termination equal the package's on 1,000 transitions of random
-    actions and of none, with restarts between them."""
-    for theirs, ours in transitions(name, scale):
-        np.testing.assert_allclose(ours.observation, theirs.observation, rtol=0, atol=GREATER)
-        assert ours.reward == pytest.approx(theirs.reward, rel=0, abs=GREATER)
-        assert ours.terminated == theirs.terminated
 
 
 @named
@@ -161,6 +147,15 @@ def test_return_scores():
     assert still["energy_per_metre"] is None
 
 
+def terms_by_hand(env: Env, s: State, reward: float) -> dict[str, torch.Tensor]:
+    """The terms of the reward after a step to a state at 2 m/s; `reward` is the first world's."""
+    terms = env.task.reward(s.with_(**env.task.update(s, env.rng)))
+    torch.testing.assert_close(terms["forward"], 0 * terms["forward"] + 2, rtol=0, atol=1e-4)
+    paid = env.task.dt * (torch.stack(list(terms.values()), 1) * env.weights).sum(1)
+    torch.testing.assert_close(paid[0].item(), reward, rtol=0, atol=1e-4)
+    return terms
+
+
 def test_hopper_rewards_by_hand():
     """Each term of one step: 0.016 m in 8 ms are 2 m/s; actions of 1, -0.5 and 0.5 cost
     1 + 0.25 + 0.25; at a height of 0.7 m or less the hopper is not healthy."""
@@ -169,14 +164,10 @@ def test_hopper_rewards_by_hand():
     action = torch.tensor([[1.0, -0.5, 0.5]]).repeat(2, 1)
     s = env.current_state().with_(qpos=qpos, qvel=0 * qpos, action=action)
     s = s.with_(x=torch.tensor([0.984, 0.984]))
-    s = s.with_(**env.task.update(s, env.rng))
-    terms = env.task.reward(s)
-    torch.testing.assert_close(terms["forward"], torch.tensor([2.0, 2.0]), rtol=0, atol=1e-4)
+    # in a step: 2 m/s · 1 + 1 - 0.001 · 1.5
+    terms = terms_by_hand(env, s, 2.9985)
     assert terms["healthy"].tolist() == [1.0, 0.0]
     assert terms["control"].tolist() == [-1.5, -1.5]
-    # in a step: 2 m/s · 1 + 1 - 0.001 · 1.5
-    reward = env.task.dt * (torch.stack(list(terms.values()), 1) * env.weights).sum(1)
-    torch.testing.assert_close(reward[0].item(), 2.9985, rtol=0, atol=1e-4)
 
 
 def test_ant_rewards_by_hand():
@@ -192,11 +183,7 @@ def test_ant_rewards_by_hand():
     qpos = now.qpos.clone()
     qpos[:, 2] = torch.tensor([0.5, 1.1, 0.1])
     s = now.with_(qpos=qpos, action=action, cfrc_ext=forces, xpos=place, x=torch.ones(3))
-    s = s.with_(**env.task.update(s, env.rng))
-    terms = env.task.reward(s)
-    torch.testing.assert_close(terms["forward"], torch.full((3,), 2.0), rtol=0, atol=1e-4)
+    # in a step: 2 m/s · 1 + 1 - 0.5 · 1.5 - 0.0005 · 1.5
+    terms = terms_by_hand(env, s, 2.24925)
     assert terms["healthy"].tolist() == [1.0, 0.0, 0.0]
     assert terms["control"].tolist() == [-1.5] * 3 and terms["contact"].tolist() == [-1.5] * 3
-    # in a step: 2 m/s · 1 + 1 - 0.5 · 1.5 - 0.0005 · 1.5
-    reward = env.task.dt * (torch.stack(list(terms.values()), 1) * env.weights).sum(1)
-    torch.testing.assert_close(reward[0].item(), 2.24925, rtol=0, atol=1e-4)

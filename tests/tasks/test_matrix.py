@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tests.worlds import SIMS, TASKS, make_env, make_ppo
+from tests.worlds import SIMS, TASKS, differing, make_env, make_ppo
 
 pytestmark = [
     pytest.mark.matrix,
@@ -25,8 +25,7 @@ def test_five_iterations_twice(name, sim):
         assert metrics["fault"] == metrics["overflow"] == 0
         assert all(math.isfinite(x) for x in metrics.values())
         states.append(ppo.state())
-    differ = [key for key, x in states[0].items() if not torch.equal(x, states[1][key])]
-    assert differ == []
+    assert differing(*states) == []
 
 
 def test_worlds_do_not_see_their_neighbors(name, sim):

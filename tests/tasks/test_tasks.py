@@ -1,10 +1,10 @@
 """The contract of every task in tasks/: widths, finite values, names, start states, purity, worlds
 for themselves."""
 
-import copy
 import math
 import re
 from dataclasses import fields
+from functools import cache
 
 import mujoco
 import pytest
@@ -18,7 +18,7 @@ from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task, reward_terms
 from gpusim_rl.envs.tracing import needs
 from gpusim_rl.report.scores import meaning
-from tests.worlds import MATRIX, ROOT, make_env, make_task, numbers
+from tests.worlds import MATRIX, ROOT, copies, differing, make_env, make_task, numbers
 
 B = 8
 # docs/<page>.md of the tasks whose page has another name; the first tasks have none with terms
@@ -28,8 +28,9 @@ BEYOND = ("hopper", "ant")  # Gymnasium's, whose episodes begin beyond the limit
 pytestmark = pytest.mark.parametrize("name, sim", MATRIX)
 
 
+@cache
 def lived(name: str, sim: str) -> Env:
-    """An Env some steps into its episodes, so that no reading is at rest."""
+    """An Env some steps into its episodes, so that no reading is at rest. Not to be stepped."""
     env = make_env(name, B, sim=sim)
     g = torch.Generator().manual_seed(0)
     for _ in range(12):
@@ -53,11 +54,6 @@ def outputs(task: Task, s: State, noise: Rng) -> dict[str, Tensor]:
     return out
 
 
-def tensors(s: State) -> dict[str, Tensor]:
-    """Every tensor that a task sees, the sensors as one."""
-    return s._tensors
-
-
 def test_shapes(name, sim):
     """Every method returns tensors of B rows and of the model's widths, float32; flags are bool,
     and counts int64."""
@@ -72,10 +68,8 @@ def test_shapes(name, sim):
     assert task.control(s).shape == (B, mjm.nu)
     start = task.start(B, env.rng)
     assert start["qpos"].shape == (B, mjm.nq) and start["qvel"].shape == (B, mjm.nv)
-    assert all(
-        v.shape == (B,)
-        for v in (*reward_terms(task, s).values(), *task.measure(s).values(), task.terminated(s))
-    )
+    rows = (*reward_terms(task, s).values(), *task.measure(s).values(), task.terminated(s))
+    assert all(v.shape == (B,) for v in rows)
     assert all(v.ndim == 2 for v in (*task.observe(s).values(), *task.privileged(s).values()))
 
 
@@ -85,38 +79,31 @@ def test_finite(name, sim):
         env, g = make_env(name, B, sim=sim), torch.Generator().manual_seed(1)
         for _ in range(30):
             step = env.step(scale * torch.randn(B, env.task.action_width, generator=g))
-            assert (
-                all(torch.isfinite(x).all() for x in (*step.observation, step.end, step.reward))
-                and not step.fault.any()
-            )
-            for key, value in outputs(env.task, env.current_state(), env.rng).items():
+            seen = outputs(env.task, env.current_state(), env.rng)
+            seen |= dict(actor=step.observation[0], critic=step.observation[1], end=step.end)
+            for key, value in seen.items():
                 assert torch.isfinite(value).all(), key
+            assert torch.isfinite(step.reward).all() and not step.fault.any()
 
 
 def test_names_are_those_of_the_yaml(name, sim):
-    """Reward terms are the weights of conf/task/<name>.yaml, in both directions; its noise and
-    biases name the readings that the task uses. No file lists zeros."""
-    env = make_env(name, B, sim=sim)
-    s = env.current_state()
-    assert set(reward_terms(env.task, s)) == set(numbers(name)["weights"])
-    yaml = numbers(name)
+    """Every key of conf/task/<name>.yaml is a setting of the task or known to Env, so that no
+    number in it is dead. Reward terms are its weights, in both directions; its noise and biases
+    name the readings that the task uses. No file lists zeros."""
+    env, yaml = lived(name, sim), numbers(name)
+    s, known = env.current_state(), {f.name for f in fields(env.task)}
+    assert {*yaml} <= known | {"name", "weights", "noise"} and yaml["name"] == name
+    assert set(reward_terms(env.task, s)) == set(yaml["weights"])
     for names in (yaml["noise"], yaml["randomise"]["bias"]):
         assert set(names) == set(env.readings) | (set(env.task.hide) & set(env.task.measured))
     assert yaml["dropout"] == yaml["history"] == {}
     assert not set(env.task.observe(s)) & set(env.task.privileged(s))
 
 
-def test_yaml_holds_every_setting(name, sim):
-    """Every key of the YAML is a setting of the task or known to Env, so that no number in it is
-    dead."""
-    known = {f.name for f in fields(make_task(name))} | {"name", "weights", "noise"}
-    assert set(numbers(name)) <= known
-    assert numbers(name)["name"] == name
-
-
-def test_start_is_a_valid_state(name, sim):
+def test_start_and_command_are_valid(name, sim):
     """Start states have unit quaternions, keep within joint limits, differ between worlds and are
-    not terminated."""
+    not terminated. The command has as many names, units and ranges as numbers; it stays in its
+    ranges, and only its own names change sign in a mirror."""
     env = make_env(name, 64, sim=sim)
     mjm, start = env.task.mjm, env.task.start(64, env.rng)
     qpos = start["qpos"]
@@ -130,6 +117,16 @@ def test_start_is_a_valid_state(name, sim):
             assert ((qpos[:, at] >= low) & (qpos[:, at] <= high)).all(), mjm.joint(joint).name
     assert len(qpos.unique(dim=0)) == 64
     assert not env.task.terminated(env.current_state()).any()
+    command = env.task.command
+    if command is None:
+        return
+    drawn, count = env.memory["command"], env.memory["command"].shape[1]
+    assert len(command.names) == len(command.units) == len(command.largest) == count
+    assert (drawn >= torch.tensor(command.ends(-1))).all() and drawn.any()
+    assert (drawn <= torch.tensor(command.ends(1))).all()
+    vectors = [part for part in command.parts if isinstance(part, Vector)]
+    assert all({*vector.mirrored} <= {*vector.names} for vector in vectors)
+    assert len(command.signs(1)) == count
 
 
 def test_methods_are_pure(name, sim):
@@ -143,17 +140,13 @@ def test_methods_are_pure(name, sim):
         return {k: v for k, v in (vars(task) | task._nominal).items() if isinstance(v, Tensor)}
 
     first = outputs(task, s, env.rng)
-    kept, held = copy.deepcopy(first), copy.deepcopy(constants())
+    kept, held = copies(first), copies(constants())
     block, units = env.rng._words.clone(), env.rng._units.clone()
     second = outputs(task, s, env.rng)
-    for key, value in tensors(s).items():
-        assert torch.equal(value, tensors(before)[key]), key
+    assert differing(s._tensors, before._tensors) == []
     assert torch.equal(env.rng._words, block) and torch.equal(env.rng._units, units)
-    assert held.keys() == constants().keys() and all(
-        torch.equal(v, constants()[k]) for k, v in held.items()
-    )
-    for key, value in second.items():
-        assert torch.equal(value, kept[key]) and torch.equal(value, first[key]), key
+    assert differing(held, constants()) == []
+    assert differing(second, kept) == [] and differing(second, first) == []
 
 
 def test_each_world_for_itself(name, sim):
@@ -163,7 +156,7 @@ def test_each_world_for_itself(name, sim):
     want = outputs(env.task, s, env.rng)
     for rubbish in (math.nan, 1e9):
         spoiled = s.clone()
-        for value in tensors(spoiled).values():
+        for value in spoiled._tensors.values():
             value[B // 2 :] = rubbish if value.is_floating_point() else 12345
         for key, value in outputs(env.task, spoiled, env.rng).items():
             assert torch.equal(value[: B // 2], want[key][: B // 2]), key
@@ -172,28 +165,12 @@ def test_each_world_for_itself(name, sim):
 def test_observation_is_measurable(name, sim):
     """What the actor observes and the controls follow from readings of the robot, from memory that
     its computer keeps, and from the command."""
-    env = make_env(name, B, sim=sim)
+    env = lived(name, sim)
     need = needs(env.task)
     assert {*need.readings} == {*env.readings} <= {*env.task.measured}
     assert need.command == (env.task.command is not None) == ("command" in env.memory)
     widths = {reading: x.shape[1] for reading, x in env.readings.items()}
     assert widths == {reading: env.task.measured[reading] for reading in env.readings}
-
-
-def test_the_command_is_declared_once(name, sim):
-    """The command has as many names, units and ranges as numbers; it stays in its ranges, and only
-    its own names change sign in a mirror."""
-    env = make_env(name, 64, sim=sim)
-    command = env.task.command
-    if command is None:
-        return
-    drawn, count = env.memory["command"], env.memory["command"].shape[1]
-    assert len(command.names) == len(command.units) == len(command.largest) == count
-    assert (drawn >= torch.tensor(command.ends(-1))).all() and drawn.any()
-    assert (drawn <= torch.tensor(command.ends(1))).all()
-    vectors = [part for part in command.parts if isinstance(part, Vector)]
-    assert all({*vector.mirrored} <= {*vector.names} for vector in vectors)
-    assert len(command.signs(1)) == count
 
 
 def test_score(name, sim):
@@ -218,7 +195,7 @@ def test_score(name, sim):
 
 def test_docstring_is_the_maths(name, sim):
     """A task's docstring says what it is, its reward r = …, and its symbols and terms in tables."""
-    env = make_env(name, B, sim=sim)
+    env = lived(name, sim)
     text = type(env.task).__doc__ or ""
     assert "r = " in text and "| symbol |" in text
     own = [kind for kind in type(env.task).__mro__ if ".tasks." in kind.__module__]

@@ -6,6 +6,8 @@ import torch
 from gpusim_rl.core.maths import squared
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.mirror import derive_flips
+from gpusim_rl.envs.state import State
+from gpusim_rl.envs.task import Task
 from tests.worlds import make_env, make_task
 
 LIMITS = (3.0, 2.0, 4.0)  # m/s², m/s², rad/s²
@@ -48,19 +50,38 @@ def test_the_goal_follows_commands_that_are_drawn_anew():
     assert draws > 64
 
 
+def limited(worlds: int) -> tuple[Task, State]:
+    """A quadruped whose commands change by LIMITS, and a state."""
+    env = make_env("quadruped", worlds, acceleration=LIMITS)
+    return env.task, env.current_state()
+
+
 def test_a_robot_that_slows_down_still_walks():
     """The clock lifts feet until a command to stand is reached, and where a command reverses."""
-    task = make_task("quadruped", acceleration=LIMITS)
-    s = make_env("quadruped", 3, acceleration=LIMITS).current_state()
+    task, s = limited(3)
     zero, fast = torch.zeros(3), torch.tensor([0.5, 0.0, 0.0])
     s = s.with_(goal=torch.stack([fast, zero, zero]), command=torch.stack([zero, -fast, zero]))
     assert task.moving(s).tolist() == [1.0, 1.0, 0.0]
 
 
-def test_the_mirror_is_that_of_the_command():
-    """The observation is mirrored as it is without limits."""
-    limited = make_task("quadruped", acceleration=LIMITS)
-    assert derive_flips(limited) == derive_flips(make_task("quadruped"))
+def test_rewards_are_paid_for_the_goal():
+    """Who moves as the goal does gets all of the tracking terms, whatever was asked."""
+    task, s = limited(2)
+    s = s.with_(goal=task.followed(s), command=task.followed(s) + 1.0)
+    reward = task.reward(s)
+    assert reward["velocity"].tolist() == [1.0, 1.0] and reward["yaw"].tolist() == [1.0, 1.0]
+    mean_error = task.update(s, Rng(0, torch.arange(2)))["mean_error"]
+    assert (squared(mean_error) < 1e-3).all()
+
+
+def test_without_limits_there_is_no_goal():
+    """A new command acts at once, and nothing more is remembered. The observation is mirrored as
+    with limits."""
+    env = make_env("quadruped", 2)
+    task, s = env.task, env.current_state()
+    assert "goal" not in task.start(2, Rng(0, torch.arange(2)))
+    assert torch.equal(task.goal(s), s.command)
+    assert derive_flips(task) == derive_flips(limited(1)[0])
 
 
 def test_a_small_command_makes_a_humanoid_walk():
@@ -70,28 +91,8 @@ def test_a_small_command_makes_a_humanoid_walk():
         assert make_task(name).moving(s).item() == moves
 
 
-def test_rewards_are_paid_for_the_goal():
-    """Who moves as the goal does gets all of the tracking terms, whatever was asked."""
-    task = make_task("quadruped", acceleration=LIMITS)
-    s = make_env("quadruped", 2, acceleration=LIMITS).current_state()
-    s = s.with_(goal=task.followed(s), command=task.followed(s) + 1.0)
-    reward = task.reward(s)
-    assert reward["velocity"].tolist() == [1.0, 1.0] and reward["yaw"].tolist() == [1.0, 1.0]
-    mean_error = task.update(s, Rng(0, torch.arange(2)))["mean_error"]
-    assert (squared(mean_error) < 1e-3).all()
-
-
-def test_without_limits_there_is_no_goal():
-    """A new command acts at once, and nothing more is remembered."""
-    s = make_env("quadruped", 2).current_state()
-    task = make_task("quadruped")
-    assert "goal" not in task.start(2, Rng(0, torch.arange(2)))
-    assert torch.equal(task.goal(s), s.command)
-
-
 def test_a_wrong_number_of_limits_is_one_line():
     """Three numbers, or none."""
-    with pytest.raises(
-        ValueError, match=r"task\.acceleration=\[3\.0\]: expected 3 numbers or none"
-    ):
+    says = r"task\.acceleration=\[3\.0\]: expected 3 numbers or none"
+    with pytest.raises(ValueError, match=says):
         make_task("quadruped", acceleration=(3.0,))
