@@ -47,6 +47,8 @@ CASES = {name: (name, []) for name in TASKS} | {
     "net": ("quadruped", ["algo.symmetry=net"]),
     "bf16": ("quadruped", ["algo.amp=bf16"]),
     "unfused": ("quadruped", ["algo.fused=false"]),
+    "gru": ("quadruped", ["algo.memory=gru"]),
+    "attention": ("quadruped", ["algo.memory=attention"]),
     "plan": ("quadruped", [f"curriculum={{{SCHEDULE}}}"]),
     "rnd": ("cartpole", ["reward=rnd"]),
     "pd": ("quadruped", ["robot.actuator.kind=pd"]),
@@ -104,9 +106,9 @@ def trained(name: str) -> tuple[PPO, PPO]:
     task, words = CASES[name]
     a = graphs.build("cuda", task, 8, *words)
     eager_words = [word for word in words if not word.startswith("graph=")]
-    b = a if emulate.FAST else graphs.build("cuda", task, 8, "graph=off", *eager_words)
-    for _ in range(graphs.CALLS - emulate.FAST):
-        for ppo in (a,) if b is a else (a, b):
+    b = graphs.build("cuda", task, 8, "graph=off", *eager_words)
+    for ppo in (a, b):
+        for _ in range(graphs.CALLS):
             ppo.iteration()
     return a, b
 

