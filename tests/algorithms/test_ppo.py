@@ -28,7 +28,7 @@ CFG = make_settings(ent_coef=0.01, clip_value=0.2)
 def collected(tmp_path_factory) -> PPO:
     """A rollout of the quadruped, 16 worlds × 8 steps, with time-outs and one quarantined
     sample."""
-    ppo = make_ppo(make_env(episode=0.2), hidden=(8, 8))
+    ppo = make_ppo(make_env(episode=0.2), hidden=(4, 4))
     ppo.iteration()  # so that the normalizers know the observations
     ppo.env.sim.qpos[5, 0] = torch.nan
     with pytest.MonkeyPatch.context() as patch:
@@ -53,7 +53,7 @@ def moved(policy: ActorCritic) -> ActorCritic:
     """A float64 copy some updates away: ratios and values leave the clipping range in part of the
     samples."""
     widths = (m.mean.shape[0] for m in (policy.actor.normalizer, policy.critic_normalizer))
-    twin = make_policy(*widths, 12, hidden=(8, 8)).double()
+    twin = make_policy(*widths, 12, hidden=(4, 4)).double()
     twin.load_state_dict(policy.state_dict())
     g = torch.Generator().manual_seed(2)
     with torch.no_grad():

@@ -133,7 +133,8 @@ def test_a_process_that_dies_ends_the_others_in_one_line(tmp_path):
 SAC = ("algo=sac", "algo.batch_size=256", "algo.warmup=600", "algo.updates=1", "algo.replay=32")
 PPO = ("algo.lr_max=1e-4",)
 AMP = ("reward=amp", "reward.demos=expert")
-MORE = [SAC, (*PPO, "reward=rnd"), (*PPO, "algo.memory=attention"), (*PPO, *AMP)]
+DISTILL = ("algo=distill", "teacher=expert", "algo.memory=gru")
+MORE = [SAC, (*PPO, "reward=rnd"), (*PPO, "algo.memory=attention"), (*PPO, *AMP), DISTILL]
 LEARNERS = [PPO, *(pytest.param(words, marks=pytest.mark.matrix) for words in MORE)]
 
 
@@ -156,7 +157,7 @@ def test_two_ranks_are_one(tmp_path, learner):
     # At the default rate of 1e-3, rounding of sums in another order came to 7.6e-6. That is too
     # near to the bound.
     words += ["algo.learning_rate=1e-4", *learner]
-    if "reward=amp" in learner:
+    if learner[-1] in AMP or learner == DISTILL:
         succeed("train.py", "task=quadruped", *TINY, "run_dir=expert", "iterations=1", cwd=tmp_path)
     succeed("train.py", *words, "run_dir=one", cwd=tmp_path)
     for more in ([*words, "run_dir=two"], ["resume=two", "iterations=6"]):

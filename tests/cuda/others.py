@@ -106,8 +106,8 @@ def resume() -> None:
     test_open_run.SIMS["cuda"] = (*usual, "device=cuda")
     for kind in test_open_run.NAMES:
         with pytest.MonkeyPatch.context() as patch:
-            folder = Path(tempfile.mkdtemp())
-            test_open_run.test_what_is_changed_is_used(folder, patch, kind, "cuda")
+            patch.chdir(tempfile.mkdtemp())
+            test_open_run.test_what_is_changed_is_used(kind, "cuda")
         print(kind, "reads", len(test_open_run.changes(kind)), "changed numbers", flush=True)
 
 
