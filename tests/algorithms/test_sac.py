@@ -150,9 +150,6 @@ def test_a_ring_that_is_not_saved_is_filled_again():
         first.iteration()
     state = first.state()
     assert not [name for name in state if name.startswith("record/")]
-    assert sum(x.numel() for x in state.values()) < sum(
-        x.numel() for x in make_sac(make_env("cartpole", 8)).state().values()
-    )
     second.load(state, "the first")
     weights = second.learner.critics.weights["critic"].detach().clone()
     second.learner.cfg.__dict__["warmup"] = 100  # of 64 samples an iteration

@@ -24,7 +24,7 @@ emulate.start()
 
 from gpusim_rl.algorithms.ppo.ppo import PPO  # noqa: E402 the simulation is set up first
 from tests import graphs  # noqa: E402 the simulation is set up first
-from tests.worlds import TASKS, everything  # noqa: E402
+from tests.worlds import TASKS, differing, everything  # noqa: E402
 
 ONE_BY_ONE = ("bias", "mass", "inertia", "payload", "center")  # fields with a case of their own
 RAMP = "by:iteration,start:0,stop:9"
@@ -64,12 +64,6 @@ CASES = {name: (name, []) for name in TASKS} | {
 STEADY = {"graph launch on stream 1", "event created", "event on stream 1"}
 # But a curriculum writes its numbers between the iterations: by iteration it is a kernel for each.
 PLAN = {"copy DtoD on stream 1": 3, "kernel on stream 1": 33, "allocations": 29}
-
-
-def different(a, b) -> list[str]:
-    """Names of the tensors of the state that are not bit-equal in both."""
-    ours, theirs = a.state(), b.state()
-    return [name for name in ours if not torch.equal(ours[name].cpu(), theirs[name].cpu())]
 
 
 def steady_counts(ppo) -> dict[str, int]:
@@ -124,17 +118,17 @@ def problems(name: str) -> dict[str, object]:
     emulate.Held.segments.clear()
     simgpu.WATCH = False
     a, b = trained(name)
-    differ, counts = different(a, b), steady_counts(a)
+    differ, counts = differing(a.state(), b.state()), steady_counts(a)
     report = a.report()
     a.env.worst_step.worst()
     a.env.worst_step.clear()
     # the first report takes pinned memory, which later ones use again
     broken = [rule for rule in simgpu.broken() if "sync: cudaHostAlloc" not in rule]
-    moved = len(a.schedule.plan)  # by iteration: the tasks' own
-    allowed = PLAN if name == "plan" else {"kernel on stream 1": moved} if moved else {}
-    reasons = {fn.name: fn.reason for fn in graphs.captured(a)}
+    # of the tasks' own curriculum, and of memories, whose start a rollout keeps
+    own = {"kernel on stream 1": a.schedule.plan, "copy DtoD on stream 1": a.source.record.memory}
+    allowed = PLAN if name == "plan" else {what: len(x) for what, x in own.items() if x}
     wrong = {
-        "not captured": {n: r for n, r in reasons.items() if r not in ("", "switched off")},
+        "not captured": graphs.uncaptured(a),
         "captured differs from eager in": differ,
         "a steady iteration asks for": {} if counts == allowed else counts,
         "quarantined": report()["fault"],

@@ -7,7 +7,6 @@ own memory, conditional nodes, or NCCL, in whose place several processes use glo
 
 import json
 import os
-import socket
 import subprocess
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import torch
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from tests.command_lines import run_process
+from tests.core.test_distributed import start_two_ranks
 from tests.worlds import ROOT, TASKS, differing
 
 pytestmark = pytest.mark.simulated
@@ -143,21 +143,8 @@ def test_two_ranks_are_one(tmp_path, graph):
     words = ("num_envs=32", "iterations=4", f"graph={graph}", *rates)
     train(*words, f"run_dir={tmp_path}/one")
     line = ["bash", str(HERE / "run"), "main.py", *TRAIN, *words, f"run_dir={tmp_path}/two"]
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])  # a free one
-    ranks = [
-        subprocess.Popen(
-            line,
-            cwd=ROOT,
-            env=os.environ
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "FAKE_DEVICES": "2"}
-            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    ranks = start_two_ranks(line, os.environ | {"FAKE_DEVICES": "2"}, cwd=ROOT, **pipes)
     said = [rank.communicate(timeout=600)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
     assert "without a graph" not in "".join(said)
