@@ -51,7 +51,7 @@ def draw_rollout(columns: Columns, seed: int, worlds: slice = slice(0, B)) -> Re
     """Random views of all worlds, of which this process has some; a faulty one holds NaN."""
     g = torch.Generator().manual_seed(seed)
     record = Record.zeros(columns, T, B, device=torch.device("cpu"))
-    for name in columns.keys() & {"critic", "end"}:
+    for name in [x for x in ("critic", "end") if x in columns]:
         record.column(name).copy_(2 + 3 * torch.randn(T, B, NC, generator=g))
     record.column("fault")[1, 2] = 1.0
     record.end[1, 2] = torch.nan
