@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.rewards.amp.amp import AMP, term_columns
 from gpusim_rl.algorithms.rewards.amp.settings import Settings
 from gpusim_rl.assembly.iteration import make_iteration
@@ -15,11 +16,12 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import Record
 from gpusim_rl.evaluation.demonstrate import describe_env
 from gpusim_rl.runs.demonstrations import Demonstrations, demonstration_columns
-from tests.algorithms.test_rnd import DT, NC, B, T, draw_rollout, halves_are_one, make_spec
+from tests.algorithms.test_rnd import halves_are_one
 from tests.guard import reads_nothing
 from tests.worlds import TASKS, goes_on, make_config
 
-DIMS, N = (2, NC, 1), 40
+T, B, N, DT = 3, 4, 40, 0.05
+DIMS = (2, 5, 1)
 NUMBERS: dict[str, Any] = dict(demos="", weight=2.0, terms=["b", "a"], learning_rate=1e-3, steps=2)
 NUMBERS |= dict(batch=8, gradient_penalty=3.0, hidden=[6])
 
@@ -36,12 +38,22 @@ def shown() -> Demonstrations:
 
 def make(worlds: slice = slice(0, B), group: ProcessGroup = SINGLE, **numbers: Any) -> AMP:
     """A small model of some of the worlds."""
-    return AMP(make_spec(worlds, group), Settings(**NUMBERS | numbers), shown())
+    ids = torch.arange(B)[worlds]
+    about = dict(dims=DIMS, num_envs=len(ids), num_steps=T, horizon=10, dt=DT, clip=1.0, worlds=ids)
+    count = torch.zeros((), dtype=torch.int64)
+    spec = Spec(**about, iteration=count, seed=1, threads=1, group=group)  # type: ignore
+    return AMP(spec, Settings(**NUMBERS | numbers), shown())
 
 
 def rollout(seed: int, worlds: slice = slice(0, B)) -> Record:
-    """What a small model is given."""
-    return draw_rollout(make().columns, seed, worlds)
+    """Random steps of all worlds, of which this process has some; a faulty one holds NaN."""
+    g = torch.Generator().manual_seed(seed)
+    record = Record.zeros(make().columns, T, B, device=torch.device("cpu"))
+    for name in ("critic", "end"):
+        record.column(name).copy_(torch.randn(T, B, DIMS[1], generator=g))
+    record.column("fault")[1, 2] = 1.0
+    record.end[1, 2] = torch.nan
+    return Record(record.columns, {k: x[:, worlds].clone() for k, x in record.parts.items()})
 
 
 def judge(x: np.ndarray, w: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ from gpusim_rl.config import numbers
 from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.metrics import described, public_name
-from gpusim_rl.core.record import Columns, Record
+from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import copy_state
 from gpusim_rl.training.loop import ABOVE
 from gpusim_rl.training.trainer import Trainer
@@ -34,33 +34,24 @@ NUMBERS: dict[str, Any] = dict(weight=0.5, gamma=0.9, learning_rate=1e-3, hidden
 TINY_RND = ("task=cartpole", *TINY, "reward=rnd", "log=none")
 
 
-def make_spec(worlds: slice, group: ProcessGroup) -> Spec:
-    """That of a learner of some of the worlds."""
-    ids, count = torch.arange(B)[worlds], torch.zeros((), dtype=torch.int64)
-    about: dict[str, Any] = dict(dims=(2, NC, 1), num_envs=len(ids), num_steps=T, worlds=ids)
-    about |= dict(horizon=10, dt=DT, clip=1.0, iteration=count, seed=1, threads=1)
-    return Spec(**about, group=group)
-
-
 def make(worlds: slice = slice(0, B), group: ProcessGroup = SINGLE, **numbers: Any) -> RND:
     """A small model of some of the worlds."""
-    return RND(make_spec(worlds, group), Settings(**NUMBERS | numbers))
-
-
-def draw_rollout(columns: Columns, seed: int, worlds: slice = slice(0, B)) -> Record:
-    """Random views of all worlds, of which this process has some; a faulty one holds NaN."""
-    g = torch.Generator().manual_seed(seed)
-    record = Record.zeros(columns, T, B, device=torch.device("cpu"))
-    for name in [x for x in ("critic", "end") if x in columns]:
-        record.column(name).copy_(2 + 3 * torch.randn(T, B, NC, generator=g))
-    record.column("fault")[1, 2] = 1.0
-    record.end[1, 2] = torch.nan
-    return Record(record.columns, {k: x[:, worlds].clone() for k, x in record.parts.items()})
+    ids = torch.arange(B)[worlds]
+    about = dict(
+        dims=(2, NC, 1), num_envs=len(ids), num_steps=T, horizon=10, dt=DT, clip=1.0, worlds=ids
+    )
+    spec = Spec(**about, iteration=torch.zeros(()), seed=1, threads=1, group=group)  # type: ignore
+    return RND(spec, Settings(**NUMBERS | numbers))
 
 
 def rollout(seed: int, worlds: slice = slice(0, B)) -> Record:
-    """What a small model is given."""
-    return draw_rollout(make().columns, seed, worlds)
+    """Random steps of all worlds, of which this process has some; a faulty one holds NaN."""
+    g = torch.Generator().manual_seed(seed)
+    record = Record.zeros(make().columns, T, B, device=torch.device("cpu"))
+    record.end.copy_(2 + 3 * torch.randn(T, B, NC, generator=g))
+    record.column("fault")[1, 2] = 1.0
+    record.end[1, 2] = torch.nan
+    return Record(record.columns, {k: x[:, worlds].clone() for k, x in record.parts.items()})
 
 
 def layers(net: Any, x: np.ndarray) -> np.ndarray:
