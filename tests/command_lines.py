@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from gpusim_rl.commands import play, registry, train
-from gpusim_rl.config import command_line
 from tests import fork_server
 from tests.worlds import ROOT
 
@@ -153,15 +152,6 @@ def refused_here(script: str, *words: str, capsys: Any) -> str:
     code, _, error = run_here(script, *words, capsys=capsys)
     assert code == 2 and re.fullmatch("error: .*\n", error), error
     assert sorted(Path.cwd().rglob("*")) == before
-    return error
-
-
-def refused_word(word: str, capsys: Any) -> str:
-    """The one line in which train.py answers a wrong word, within this process."""
-    with pytest.raises(SystemExit) as stopped:
-        command_line.check("config", ["task=quadruped", *SMALL, word])
-    error = capsys.readouterr().err
-    assert stopped.value.code == 2 and re.fullmatch("error: .*\n", error), error
     return error
 
 

@@ -1,20 +1,14 @@
 """A fuzz of the kernels: tasks with drawn formulas, stepped with kernels and as torch runs them.
 
-    .venv/bin/python -m tests.fuse_fuzz seed=1 count=200 steps=200
-
 A drawn task is cartpole with other methods. What depends on a rounding is not drawn: comparisons,
 whole numbers and steep functions take readings as they are, and what is added is of size 1. So a
 kernel and torch may differ by rounding alone, and each step begins with the same rows. Beyond 88.7
 torch's own `cosh` is infinite or not, by the number of elements: it is drawn within.
 """
 
-import ast
 import math
 import random
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -261,38 +255,3 @@ def run(seed: int, steps: int, folder: Path, device: str = "cpu") -> Result:
                 restarts += int(fused.restarted.sum())
     kernels = [name for name, x in fused.kernels.items() if isinstance(x, Kernel)]
     return Result(kernels, *worst, restarts)
-
-
-def main() -> None:
-    """Run tasks of a seed, each in a process of its own: a wrong kernel may end it."""
-    options = dict(seed="1", count="200", steps="200")
-    options |= dict(word.split("=", 1) for word in sys.argv[1:])
-    first, count, steps = (int(options[key]) for key in ("seed", "count", "steps"))
-    whole = wrong = crashes = 0
-    for seed in range(first, first + count):
-        said, result = run_apart(seed, steps)
-        if result is None:
-            crashes += 1
-            print(f"{seed}: {said}", flush=True)
-            continue
-        whole += len(result.kernels) == 3
-        wrong += result.apart > 1
-        where = f"{result.apart:.2g} at {result.where}, {result.restarts} restarts"
-        print(f"{seed}: {len(result.kernels)} kernels, {where}{said}", flush=True)
-    print(f"{count} tasks: {whole} wholly as kernels, {wrong} differ, {crashes} crashes")
-
-
-def run_apart(seed: int, steps: int) -> tuple[str, Result | None]:
-    """What a process says of parts that are no kernels, and its result; None if it crashed."""
-    with tempfile.TemporaryDirectory() as folder:
-        line = f"from tests import fuse_fuzz; from pathlib import Path; p = Path({folder!r}); "
-        line += f"print([*fuse_fuzz.run({seed}, {steps}, p)])"
-        done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True)
-    if done.returncode:
-        return f"ended with {done.returncode}: {done.stderr.splitlines()[-1:]}", None
-    said = [x.partition("runs as torch")[2] for x in done.stderr.splitlines()]
-    return "".join(said), Result(*ast.literal_eval(done.stdout.splitlines()[-1]))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,10 @@
 """What a captured iteration must do: tests/core/test_graphs.py runs it on Warp's CPU graphs,
 tests/test_gpu.py on CUDA."""
 
-import json
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 import warp as wp
@@ -15,7 +13,6 @@ from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.core.graphs import WARM_UP, Graph, capture, fetch, record
 from gpusim_rl.core.streams import one_stream
-from tests.command_lines import succeed
 from tests.guard import guard
 from tests.worlds import differing, make_config
 
@@ -35,6 +32,12 @@ def captured(ppo: PPO) -> list[Graph]:
     """All of its functions that may be captured, those of the Sim too."""
     owners = (vars(ppo), vars(ppo.learner), ppo.source.parts, vars(ppo.env.sim))
     return [value for owner in owners for value in owner.values() if isinstance(value, Graph)]
+
+
+def uncaptured(ppo: PPO) -> dict[str, str]:
+    """Why functions are not captured, where they could be."""
+    reasons = {fn.name: fn.reason for fn in captured(ppo)}
+    return {name: x for name, x in reasons.items() if x not in ("", "switched off")}
 
 
 def replays(ppo: PPO) -> bool:
@@ -63,16 +66,6 @@ def captured_is_eager(device: str, task: str, *words: str) -> None:
     assert replays(with_graphs) and not any(fn.graph for fn in captured(without))
     ours, theirs = with_graphs.report()(), without.report()()
     assert ours.keys() == theirs.keys() and ours["fault"] == theirs["fault"] == 0
-
-
-def eager_is_eager(device: str, task: str, *words: str) -> None:
-    """Two trainings without graphs have the same state after each of four iterations."""
-    words = ("sim.deterministic=true", "graph=off", *words)
-    one, other = (build(device, task, 8, *words) for _ in range(2))
-    for k in range(4):
-        one.iteration()
-        other.iteration()
-        assert differing(one.state(), other.state()) == [], f"iteration {k + 1}"
 
 
 @contextmanager
@@ -211,16 +204,3 @@ def trains_their_robot(device: str, *robot: str) -> PPO:
     assert all(torch.isfinite(x).all() for x in ppo.learner.optimizer.weights.values())
     assert ppo.report()()["overflow"] == 0
     return ppo
-
-
-def starts_warm(device: str, folder: Path) -> None:
-    """The second start on a machine compiles nothing; what both took is printed."""
-    words = "task=cartpole sim=warp num_envs=4 num_steps=4 repeats=1 warmup=1 seconds=1e-3".split()
-    words += [f"device={device}", "out=bench.json"]
-    cache, built = folder / "cache", []
-    for start in ("cold", "warm"):
-        succeed("-m benchmarks.levels", *words, cwd=folder, WARP_CACHE_PATH=str(cache))
-        took = json.loads((folder / "bench.json").read_text())["start_s"]
-        print(f"{start} start on {device} [s]: {took}")
-        built.append({x: x.stat().st_mtime_ns for x in cache.rglob("*") if x.is_file()})
-    assert built[0] and built[0] == built[1]

@@ -1,76 +1,9 @@
-"""Two algorithms of a user's own, as the files of a working directory: see
+"""Algorithms of a user's own, as the files of a working directory: see
 tests/algorithms/test_own_algorithms.py."""
 
 from pathlib import Path
 
-REINFORCE = '''
-"""REINFORCE: each action is made likelier by the rewards that follow it."""
-import torch
-from gpusim_rl.algorithms.flat_adam import FlatAdam
-from gpusim_rl.algorithms.returns import recurrence
-from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import FLAG, NUMBER, vector
-from gpusim_rl.core.states import shared
-from gpusim_rl.networks.policy import ActorCritic
-from gpusim_rl.networks.settings import NetworkSettings
-
-NETWORK = dict(activation="tanh", min_std=0.05, amp=None)
-NETWORK |= dict(memory="none", memory_size=1, memory_frames=2)
-
-
-class Reinforce:
-    """Williams, "Simple statistical gradient-following algorithms", 1992."""
-
-    live = ("gamma",)
-    metrics = (Metric("gain", "loss/gain", "mean gain of an action", ".3f", "gain"),)
-
-    def __init__(self, spec, *, gamma, learning_rate, hidden):
-        self.spec, self.gamma, self.length = spec, gamma, spec.num_steps
-        networks = NetworkSettings(hidden=tuple(hidden), std=0.6, **NETWORK)
-        self.policy = ActorCritic(spec.dims, networks, seed=spec.seed).to(spec.device)
-        no, nc, nu = spec.dims
-        self.columns = dict(obs=vector(no), critic=vector(nc), action=vector(nu))
-        self.columns |= dict(reward=NUMBER, terminated=FLAG, truncated=FLAG, fault=FLAG)
-        self.optimizer = FlatAdam(self.policy.groups(), learning_rate)
-        self.rates = tuple(self.optimizer.rates.values())
-        self.gain = torch.zeros(1, device=spec.device)
-        self._learn = spec.capture(self.learn)
-
-    def update(self, record):
-        self._learn(record)
-
-    def learn(self, r):
-        over = r.terminated | r.truncated | r.fault
-        to_go = recurrence(r.reward, self.gamma * (~over).float())  # (T, B)
-        advantage = (to_go - to_go.mean()) / (to_go.std() + 1e-6)
-        views = r.obs.flatten(0, 1), r.critic.flatten(0, 1)
-        obs, _ = self.policy.normalize(*views)
-        acted = self.policy.distribution(self.policy.mean(obs))
-        gain = (acted.log_prob(r.action.flatten(0, 1)) * advantage.flatten()).mean()
-        parameters = self.policy.groups()["actor"]
-        self.optimizer.write(
-            (*torch.autograd.grad(-gain, parameters),
-             *(torch.zeros_like(p) for p in self.policy.groups()["critic"]))
-        )
-        self.optimizer.step()
-        self.gain.copy_(gain.detach())
-        self.policy.update_normalizers(views, ~r.fault.flatten(), self.spec.group)
-
-    def measures(self):
-        return self.gain.clone()
-
-    def tensors(self):
-        networks = shared("policy/", self.policy.state_dict(keep_vars=True))
-        own = self.optimizer.tensors() | {f"rate{i}": x for i, x in enumerate(self.rates)}
-        return networks | shared("mine/", own | {"gain": self.gain})
-'''
-
-REINFORCE_YAML = """
-name: mine
-gamma: 0.95
-learning_rate: 0.01
-hidden: [32]
-"""
+from tests.docs.examples import files
 
 CLONE = '''
 """Behavior cloning: its record is filled from a file, and no world is stepped."""
@@ -112,7 +45,7 @@ def make_source(env, learner, record):
 class Clone:
     """Least squares on the actions of a file."""
 
-    live = ()
+    changeable = ()
     metrics = (Metric("miss", "loss/miss", "mean squared error of actions", ".5f", "miss"),)
 
     def __init__(self, spec, *, file, learning_rate, hidden):
@@ -150,12 +83,8 @@ hidden: [32]
 
 
 def write(folder: Path) -> None:
-    """Write both and their numbers into a directory."""
-    for part in ("conf/algo", "algorithms"):
-        (folder / part).mkdir(parents=True)
-    for name, code, numbers in (
-        ("mine", REINFORCE, REINFORCE_YAML),
-        ("clone", CLONE, CLONE_YAML),
-    ):
-        (folder / "algorithms" / f"{name}.py").write_text(code)
-        (folder / "conf" / "algo" / f"{name}.yaml").write_text(numbers)
+    """Write those of docs/change-the-algorithm.md and this one into a directory."""
+    own = {"algorithms/clone.py": CLONE, "conf/algo/clone.yaml": CLONE_YAML}
+    for path, text in (files("docs/change-the-algorithm.md") | own).items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)

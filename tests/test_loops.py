@@ -41,16 +41,16 @@ def test_seconds_are_of_tests_that_are_there():
 
 def test_each_room_has_fast_tests():
     """`make test-fast` runs some test of each folder that has the name of a room."""
-    known = fast.known_seconds()
+    known, tests = fast.known_seconds(), functions()
     fixtures = [name.removeprefix("fixture ") for name in known if name.startswith("fixture ")]
     quick = {
         name
-        for name, text in functions().items()
+        for name, text in tests.items()
         if known.get(name, 0.0) <= fast.LIMIT
         and ".slow" not in text
         and not any(fixture in text.split("\n")[-1] for fixture in fixtures)
     }
-    rooms = {Path(name).parts[1] for name in functions() if name.count("/") > 1}
+    rooms = {Path(name).parts[1] for name in tests if name.count("/") > 1}
     rooms = {room for room in rooms if (ROOT / "gpusim_rl" / room).is_dir()}
     assert rooms <= {Path(name).parts[1] for name in quick}
 
@@ -118,15 +118,13 @@ def test_what_a_test_starts_is_reached(test):
     assert f"tests/{test}.py" in changed.distances({Path("gpusim_rl/training/loop.py")})
 
 
-def test_a_module_that_is_gone_reaches_who_imports_it(monkeypatch):
+def test_a_module_that_is_gone_reaches_who_imports_it(tmp_path, monkeypatch):
     """Also where its file is no more."""
-    gone = Path("gpusim_rl/core/gone.py")
-    text = "from gpusim_rl.core.gone import nothing"
-    read = Path.read_text
-    monkeypatch.setattr(
-        Path, "read_text", lambda path: text if path.name == "test_rng.py" else read(path)
-    )
-    assert changed.Graph(frozenset({gone})).steps(gone)[Path("tests/core/test_rng.py")] == 1
+    gone, test = Path("gpusim_rl/core/gone.py"), Path("tests/core/test_rng.py")
+    (tmp_path / test).parent.mkdir(parents=True)
+    (tmp_path / test).write_text("from gpusim_rl.core.gone import nothing")
+    monkeypatch.setattr(changed, "ROOT", tmp_path)
+    assert changed.Graph(frozenset({gone})).steps(gone)[test] == 1
 
 
 @pytest.mark.slow

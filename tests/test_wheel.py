@@ -275,5 +275,5 @@ def test_an_algorithm_of_ones_own(installed):
     cwd = installed.cwd.parent / "learner"
     own_algorithms.write(cwd)
     here = Installed(installed.python, cwd)
-    words = ("task=cartpole", *SMALL, "algo=mine", "iterations=1", "export=none", "report=false")
-    here.succeed("gpusim train", *words, stderr=f"importing {cwd}/algorithms/mine.py\n")
+    words = ("task=cartpole", *SMALL, "algo=a2c", "iterations=1", "export=none", "report=false")
+    here.succeed("gpusim train", *words, stderr=f"importing {cwd}/algorithms/a2c.py\n")

@@ -15,16 +15,11 @@ from gpusim_rl.runs.demonstrations import Demonstrations, demonstration_columns
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY
 from tests.guard import reads_nothing
-from tests.worlds import check_words, copies, differing, goes_on, make_config
+from tests.worlds import check_words, differing, goes_on, make_config
 
-WORDS = ("task=cartpole", *TINY, "log=none", "algo.num_minibatches=2", "cloning.batch=8")
-WORDS = (
-    *WORDS,
-    "cloning.anchor_steps=2",
-    "cloning.critic_iterations=1",
-    "cloning.epochs=3",
-    "algo.symmetry=none",
-)
+WORDS = ("task=cartpole", *TINY, "log=none", "algo.num_minibatches=2", "algo.symmetry=none")
+WORDS += tuple(f"cloning.{x}" for x in ("batch=8", "anchor_steps=2", "critic_iterations=1"))
+WORDS += ("cloning.epochs=3",)
 
 
 @pytest.fixture(scope="module")
@@ -88,18 +83,12 @@ def test_the_clone_acts_as_was_shown(shown):
 def test_at_first_the_critic_alone_learns(shown):
     """In the first iterations no weight, deviation, moment or rate of the actor changes."""
     iteration = cloned(shown, "cloning.critic_iterations=2")
-    before = copies(actor_of(iteration))
+    before = [x.detach().clone() for x in iteration.learner.actor]
     for k in range(3):
         critic = iteration.learner.optimizer.weights["critic"].detach().clone()
         iteration.iteration()
         assert not torch.equal(critic, iteration.learner.optimizer.weights["critic"])
-        differ = differing(before, actor_of(iteration))
-        assert (differ == []) == (k < 2)
-
-
-def actor_of(iteration: Any) -> dict[str, torch.Tensor]:
-    """All that may change of the actor in an update."""
-    return dict(enumerate(iteration.learner.actor))  # type: ignore
+        assert all(map(torch.equal, before, iteration.learner.actor)) == (k < 2)
 
 
 def test_the_anchor_fades(shown):
@@ -113,7 +102,9 @@ def test_the_anchor_fades(shown):
 
     with torch.no_grad():
         learner.optimizer.weights["actor"].add_(0.1)
-    assert [fade_at(iteration, k) for k in range(7)] == [1, 1, 0.75, 0.5, 0.25, 0, 0]
+    for k, share in enumerate([1, 1, 0.75, 0.5, 0.25, 0, 0]):
+        iteration.spec.iteration.fill_(k)
+        assert learner.fade() == share  # of the anchor's rate
     iteration.spec.iteration.fill_(1)
     others = copy_state(learner.learner.tensors())
     before = distance()
@@ -127,12 +118,6 @@ def test_the_anchor_fades(shown):
     actor = learner.optimizer.weights["actor"].detach().clone()
     learner.anchor()
     assert torch.equal(actor, learner.optimizer.weights["actor"])
-
-
-def fade_at(iteration: Any, number: int) -> float:
-    """The share of the anchor's rate in an iteration."""
-    iteration.spec.iteration.fill_(number)
-    return iteration.learner.fade().item()
 
 
 def test_an_iteration_reads_nothing(shown):

@@ -22,9 +22,8 @@ def twin(optimizer: FlatAdam) -> torch.optim.Adam:
 def test_it_is_torchs_adam(max_norm, kernels):
     """Ten steps are those of clip_grad_norm_ and torch.optim.Adam, without clipping on the CPU to
     the bit."""
-    optimizer = FlatAdam(
-        make_policy(6, 8, 2, hidden=(64, 64)).groups(), 1e-2, max_norm or 1.0, kernels
-    )
+    groups = make_policy(6, 8, 2, hidden=(64, 64)).groups()
+    optimizer = FlatAdam(groups, 1e-2, max_norm or 1.0, kernels)
     optimizer.rates["critic"].fill_(3e-3)
     vectors, theirs = optimizer.weights.values(), twin(optimizer)
     twins = [group["params"][0] for group in theirs.param_groups]

@@ -13,7 +13,6 @@ from gpusim_rl.assembly.joining import join
 from gpusim_rl.commands.train import configure
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Columns, Record, vector
-from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import shared
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer
@@ -126,18 +125,6 @@ def test_a_column_that_no_step_gives():
     says = r"wants the column 'depth' .* choose of obs \(5,\), critic"
     with pytest.raises(ValueError, match=says):
         join(make_env("cartpole", 8), Greedy, settings(), **HOW)
-
-
-def test_a_life_draws_other_numbers():
-    """Worlds that begin again draw numbers of their own; the first life's are as ever."""
-    worlds, step = torch.arange(4), torch.tensor(3)
-    drawn = []
-    for life in (0, 0, 1, 2):
-        rng = Rng(1, worlds, life)
-        rng.draw(step)
-        drawn.append(rng.normal("x", 4))
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[2], drawn[3])
 
 
 def test_a_training_is_left_at_a_row(tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import torch
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.loss import STATS, loss
 from gpusim_rl.algorithms.ppo.samples import first_steps
-from gpusim_rl.core.record import Record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.evaluation.evaluate import evaluate
@@ -23,28 +22,24 @@ def remembering(num_envs: int = 8, memory: str = "gru", **settings) -> Iteration
     return make_ppo(env, memory=memory, **settings)
 
 
-def rollout(ppo: Iteration) -> Record:
-    """The second rollout of a PPO, with restarts and one quarantined sample."""
+@pytest.fixture(scope="module", params=["gru", "attention"])
+def collected(request) -> Iteration:
+    """With its second rollout, which has restarts and one quarantined sample, in the
+    minibatches."""
+    ppo = remembering(memory=request.param)
     ppo.iteration()
     ppo.env.sim.qpos[5, 0] = torch.nan
     record = ppo.source.record
     ppo.source.collect(len(record))
     assert record.truncated.any() and record.fault.sum() == 1
     ppo.learner.pack_samples(record)
-    return record
-
-
-@pytest.fixture(scope="module", params=["gru", "attention"])
-def collected(request) -> Iteration:
-    """With its second rollout, which is in the minibatches."""
-    ppo = remembering(memory=request.param)
-    rollout(ppo)
     return ppo
 
 
-def reproduces(ppo: Iteration) -> None:
-    """Unrolled from the memory at its start, the record gives the means and values that acted."""
-    learner, first = ppo.learner, ppo.source.record.memory
+def test_sequences_reproduce_what_acted(collected):
+    """Unrolled from the memory at its start, the record gives the means and values that acted,
+    restarts and faults included. Before any step ratios are 1."""
+    learner, first = collected.learner, collected.source.record.memory
     samples = learner.minibatches.samples
     _, stats = loss(learner.policy, samples, learner.cfg, first)
     values = dict(zip(STATS, stats.tolist(), strict=False))
@@ -54,11 +49,6 @@ def reproduces(ppo: Iteration) -> None:
     torch.testing.assert_close(mean[valid], samples.mean[valid], rtol=0, atol=1e-5)
     torch.testing.assert_close(value[:, 0], samples.value, rtol=0, atol=1e-5)
     assert (first["actor"] != 0).any()
-
-
-def test_sequences_reproduce_what_acted(collected):
-    """Before any step ratios are 1, restarts and faults included."""
-    reproduces(collected)
 
 
 @torch.no_grad()
@@ -114,22 +104,15 @@ def test_a_minibatch_has_the_memory_of_its_worlds(collected):
 
 
 @MEMORIES
-@pytest.mark.parametrize("fused", [True, False])
-def test_an_iteration_reads_nothing(fused, memory):
-    """A whole iteration with a memory reads nothing on the host, and moves every weight."""
-    ppo = remembering(fused=fused, memory=memory)
-    ppo.iteration()
-    assert reads_nothing(ppo) == {"min_std"} and ppo.source.record.truncated.any()
-
-
-@MEMORIES
 def test_kernels_and_autograd_agree(memory):
-    """One update by the kernels and by autograd alone ends at the same weights."""
+    """One update by the kernels and by autograd alone ends at the same weights. The next reads
+    nothing on the host, and moves every weight."""
     weights = []
     for fused in (True, False):
         ppo = remembering(fused=fused, update_epochs=1, memory=memory)
         ppo.iteration()
         weights.append(torch.cat([w.detach() for w in ppo.learner.optimizer.weights.values()]))
+        assert reads_nothing(ppo) == {"min_std"} and ppo.source.record.truncated.any()
     torch.testing.assert_close(*weights, rtol=0, atol=2e-5)
 
 

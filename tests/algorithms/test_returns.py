@@ -1,14 +1,15 @@
-"""Advantages against the explicit sum over future steps and against rsl_rl's recurrence."""
+"""Advantages against the explicit sum over future steps, and V-trace against the paper's."""
 
 import pytest
 import torch
 
 from gpusim_rl.algorithms.returns import gae, recurrence, vtrace
+from gpusim_rl.core.graphs import record as record_graph
 
 T, B = 40, 12
 
 
-def record(*, timeouts: bool = True) -> dict[str, torch.Tensor]:
+def record() -> dict[str, torch.Tensor]:
     """A random rollout (T, B), float64; a tenth of the steps ends in each of the ways, the last one
     too."""
     g = torch.Generator().manual_seed(0)
@@ -17,15 +18,14 @@ def record(*, timeouts: bool = True) -> dict[str, torch.Tensor]:
     )
     kind = torch.randint(0, 10, (T, B), generator=g)
     kind[-1, :4] = torch.arange(4)
-    truncated, fault = (kind == 1) & timeouts, (kind == 2) & timeouts
-    reward[fault] = 0  # as Env has it
+    reward[kind == 2] = 0  # as Env has it
     return dict(
         reward=reward,
         value=value,
         end_value=end_value,
         terminated=kind == 0,
-        truncated=truncated,
-        fault=fault,
+        truncated=kind == 1,
+        fault=kind == 2,
     )
 
 
@@ -60,24 +60,6 @@ def test_gae_by_brute_force(gamma, lam):
     torch.testing.assert_close(gae(**r, gamma=gamma, lam=lam), want, rtol=0, atol=1e-12)
 
 
-def test_gae_as_rsl_rl():
-    """Without time-outs GAE is what rsl_rl's `RolloutStorage.compute_returns` makes of the same
-    data."""
-    r, gamma, lam = record(timeouts=False), 0.99, 0.95
-    last = torch.randn(B, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    following = torch.cat([r["value"][1:], last[None]])
-    # where no episode ends, the state a step ended in is the next one
-    r["end_value"] = torch.where(r["terminated"], r["end_value"], following)
-    advantage, want = torch.zeros(B, dtype=torch.float64), torch.zeros(T, B, dtype=torch.float64)
-    for step in reversed(range(T)):  # rsl_rl/storage/rollout_storage.py, compute_returns
-        next_values = last if step == T - 1 else r["value"][step + 1]
-        next_is_not_terminal = 1.0 - r["terminated"][step].double()
-        delta = r["reward"][step] + next_is_not_terminal * gamma * next_values - r["value"][step]
-        advantage = delta + next_is_not_terminal * gamma * lam * advantage
-        want[step] = advantage
-    torch.testing.assert_close(gae(**r, gamma=gamma, lam=lam), want, rtol=0, atol=1e-12)
-
-
 def test_terminal_value_is_never_used():
     """NaN as the value of a terminal state or of a quarantined one reaches no advantage."""
     r = record()
@@ -103,16 +85,20 @@ def test_by_hand():
     assert gae(**r, gamma=0.5, lam=0.5)[:, 0].tolist() == [1.125, 0.5, 2.0]
 
 
-def test_recurrence_fills_its_output():
-    """The recurrence writes every entry of a poisoned output in place, and nothing beyond T
-    enters."""
-    r = record()
-    delta, k = r["reward"], r["value"]
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_recurrence_fills_its_output(dtype):
+    """The recurrence writes every entry of a poisoned output in place, also when it is replayed
+    from a CPU graph, and nothing beyond T enters."""
+    g = torch.Generator().manual_seed(0)
+    delta, k = (torch.randn(13, 7, generator=g, dtype=dtype) for _ in range(2))
     out = torch.full_like(delta, torch.nan)
     assert recurrence(delta, k, out) is out
-    assert torch.isfinite(out).all()
-    assert torch.equal(out[-1], delta[-1])
-    assert torch.equal(out[:-1], delta[:-1] + k[:-1] * out[1:])
+    for replay in (lambda: None, record_graph(lambda: recurrence(delta, k, out), out.device)):
+        replay()
+        assert torch.isfinite(out).all() and torch.equal(out[-1], delta[-1])
+        exact = 1e-6 if dtype == torch.float32 else 1e-14
+        torch.testing.assert_close(out[:-1], delta[:-1] + k[:-1] * out[1:], rtol=exact, atol=exact)
+        out.fill_(torch.nan)
 
 
 def test_vtrace_by_the_paper():

@@ -11,21 +11,19 @@ from tests import graphs
 from tests.robot_files import mjcf, write
 from tests.worlds import TASKS
 
-REMEMBER = [("cartpole", f"algo.memory={x}", "task.hide=[speeds]") for x in ("gru", "attention")]
-
-RND = ("cartpole", "reward=rnd")
-QUICK = ("cartpole", "quadruped")
-EACH = [pytest.param([x], marks=[pytest.mark.slow] * (x not in QUICK)) for x in TASKS]
+GRU = ("cartpole", "algo.memory=gru", "task.hide=[speeds]", "reward=rnd")
+ATTENTION = ("cartpole", "algo.memory=attention", "task.hide=[speeds]")
+EACH = [pytest.param([x], marks=[pytest.mark.slow] * (x != "quadruped")) for x in TASKS]
 
 
-@pytest.mark.parametrize("words", [*EACH, *REMEMBER, RND], ids=str)
+@pytest.mark.parametrize("words", [*EACH, GRU, ATTENTION], ids=str)
 def test_captured_is_eager(words):
     """Iterations of sim=warp with its kernels replayed leave the state of eager ones, bit by bit,
     restarts included."""
     graphs.captured_is_eager("cpu", *words)
 
 
-@pytest.mark.parametrize("words", EACH)
+@pytest.mark.parametrize("words", EACH, ids=str)
 def test_a_captured_iteration_reads_nothing(words):
     """The guard of test_capture.py holds around an iteration whose physics is replayed."""
     graphs.an_iteration_reads_nothing("cpu", *words)

@@ -1,14 +1,13 @@
-"""Formulas against MuJoCo's rotations and torch's distributions."""
+"""Formulas against MuJoCo's rotations."""
 
 import math
 
 import mujoco
 import numpy as np
 import torch
-from torch.distributions import Independent, Normal
 
 from gpusim_rl.core import maths
-from gpusim_rl.core.maths import entropy, from_euler, gauss, log_prob, rotate, squared, unrotate
+from gpusim_rl.core.maths import from_euler, gauss, rotate, squared, unrotate
 
 TURNS = 50
 
@@ -63,16 +62,6 @@ def test_gauss():
 def test_squared():
     """squared sums squares over the last axis alone."""
     assert squared(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])).tolist() == [[5.0, 25.0]]
-
-
-def test_densities_as_torch():
-    """log_prob and entropy are those of torch's independent normals."""
-    g = torch.Generator().manual_seed(0)
-    x, mean = (torch.randn(6, 5, 3, generator=g, dtype=torch.float64) for _ in range(2))
-    std = torch.rand(3, generator=g, dtype=torch.float64) + 0.1
-    reference = Independent(Normal(mean, std), 1)
-    torch.testing.assert_close(log_prob(x, mean, std), reference.log_prob(x))
-    torch.testing.assert_close(entropy(std).expand(6, 5), reference.entropy())
 
 
 def test_products_as_mujoco():

@@ -37,8 +37,8 @@ def philox(counter: Any, key: Any) -> Any:
     return c0, c1, c2, c3
 
 
-def make(n: int, *, seed: int = 7, step: int = 0, first: int = 0) -> Rng:
-    rng = Rng(seed, torch.arange(first, first + n))
+def make(n: int, *, seed: int = 7, step: int = 0, first: int = 0, life: int = 0) -> Rng:
+    rng = Rng(seed, torch.arange(first, first + n), life)
     rng.draw(torch.tensor(step))
     return rng
 
@@ -58,33 +58,14 @@ def test_known_answers(line):
     assert philox(counter, key) == answer
 
 
-def test_coordinates_fill_key_and_counter():
-    """The words of a stream are Philox at key (seed, stream), counter (world, column / 4, step low,
-    step high)."""
-    seed, step = 0xDEADBEEF, 3 * 2**32 + 11
-    rng = Rng(seed, torch.tensor([5, 2_000_000_000]))
-    rng.draw(torch.tensor(step))
-    rng.integers("other", 10, 5)
-    got = rng.integers("name", 2**31, 6)
-    key = seed, stream_id("name")
-    for row, world in enumerate((5, 2_000_000_000)):
-        a, b = (philox((world, c, step % 2**32, 3), key) for c in (0, 1))
-        assert got[row].tolist() == [(w * 2**31) >> 32 for w in (*a, *b[:2])]
-
-
 def test_world_does_not_know_its_neighbors():
-    """World i draws the same numbers among 8 worlds and among 7,000."""
-    few, many = make(8, step=3), make(7_000, step=3)
-    assert torch.equal(few.normal("a", 5), many.normal("a", 5)[:8])
-    assert torch.equal(few.uniform("b", 0.0, 1.0), many.uniform("b", 0.0, 1.0)[:8])
-    assert torch.equal(few.integers("c", 1000, 3), many.integers("c", 1000, 3)[:8])
-
-
-def test_two_halves_are_the_whole():
-    """Two generators of 512 worlds with first ids 0 and 512 draw what one of 1,024 draws."""
-    halves = [make(512, first=first, step=9).normal("a", 6) for first in (0, 512)]
-    assert torch.equal(torch.cat(halves), make(1024, step=9).normal("a", 6))
-    assert not torch.equal(*halves)
+    """World i draws the same numbers among 8 worlds, the first or others, and among 7,000."""
+    many = make(7_000, step=3)
+    for first in (0, 512):
+        few, place = make(8, first=first, step=3), slice(first, first + 8)
+        assert torch.equal(few.normal("a", 5), many.normal("a", 5)[place])
+        assert torch.equal(few.uniform("b", 0.0, 1.0), many.uniform("b", 0.0, 1.0)[place])
+        assert torch.equal(few.integers("c", 1000, 3), many.integers("c", 1000, 3)[place])
 
 
 def test_streams_do_not_know_each_other():
@@ -114,10 +95,10 @@ def test_asking_twice_gives_the_same():
 
 
 def test_every_coordinate_counts():
-    """Another seed, step, step above 2³², world or stream gives other numbers, none of them in
-    place."""
+    """Another seed, step, step above 2³², world, stream or life, which worlds have that begin
+    again, gives other numbers, none of them in place."""
     rng = make(64)
-    others = [dict(seed=8), dict(step=1), dict(step=2**32), dict(first=64)]
+    others = [dict(seed=8), dict(step=1), dict(step=2**32), dict(first=64), dict(life=1)]
     numbers = [make(64, **other).integers("a", 2**31, 8) for other in others]
     for other in (*numbers, rng.integers("b", 2**31, 8)):
         assert (other == rng.integers("a", 2**31, 8)).sum() == 0
@@ -158,9 +139,10 @@ def test_uniform_bounds():
 
 
 def test_the_kernel_is_philox():
-    """The Warp kernel's words are those of `philox`, bit for bit, and its uniforms their
-    upper 24 bits / 2²⁴."""
-    rng = make(64, first=2**31 - 7, step=2**35 + 11)
+    """The words of a stream are those of `philox` at key (seed, stream) and counter (world, column
+    / 4, step low, step high), bit for bit. Uniforms are their upper 24 bits / 2²⁴, and whole
+    numbers below n the upper 32 bits of n times a word."""
+    rng = make(64, seed=0xDEADBEEF, first=2**31 - 7, step=2**35 + 11)
     rng.integers("a", 2, 7)
     rng.integers("b", 2, 2)
     rng._words.fill_(-1)
@@ -175,6 +157,8 @@ def test_the_kernel_is_philox():
         assert torch.equal(rng._words[:, where], words)
         assert torch.equal(rng._units[:, where], (words >> 8).float() * 2.0**-24)
     assert ((rng._units >= 0) & (rng._units < 1)).all()
+    for n in (2, 2**31 - 1):
+        assert torch.equal(rng.integers("a", n, 7), (rng._words[:, :7] * n) >> 32)
 
 
 def test_normal_distribution():

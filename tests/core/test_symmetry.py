@@ -34,9 +34,8 @@ from gpusim_rl.robots.quadruped.symmetry import hinge_signs
 from gpusim_rl.sim.actuator_spec import Actuator
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files, worlds
-from tests.algorithms.test_capture import exempt
 from tests.exported import record_observations
-from tests.guard import guard
+from tests.guard import reads_nothing
 from tests.worlds import (
     TASKS,
     goes_on,
@@ -68,9 +67,8 @@ def images_of(env: Env) -> ViewMirrors:
     return view_mirrors(derive_flips(env.task), env.term_widths, env.task.history)
 
 
-def make_ppo(kind: str, env: Env | None = None, num_steps: int = 8, **cfg) -> Iteration:
-    env = env or make_env(episode=0.3, history=HISTORY)
-    return worlds.make_ppo(env, num_steps=num_steps, symmetry=kind, **cfg)
+def make_ppo(kind: str, env: Env | None = None, **cfg) -> Iteration:
+    return worlds.make_ppo(env or make_env(episode=0.3, history=HISTORY), symmetry=kind, **cfg)
 
 
 def shaken(policy: ActorCritic, scale: float = 0.3) -> ActorCritic:
@@ -82,10 +80,10 @@ def shaken(policy: ActorCritic, scale: float = 0.3) -> ActorCritic:
     return policy
 
 
-def error(policy: ActorCritic, images: ViewMirrors, seed: int = 0) -> float:
+def error(policy: ActorCritic, images: ViewMirrors) -> float:
     """Largest |π(M o) - A π(o)| of the actor as it is exported, and |V(M s) - V(s)|, over 1,000
     random views."""
-    g = torch.Generator().manual_seed(seed)
+    g = torch.Generator().manual_seed(0)
     view, wide, out = map(MirrorModule, images)
     o, s = (3 * torch.randn(1000, len(flip.order), generator=g) for flip in images[:2])
     with torch.no_grad():
@@ -122,55 +120,55 @@ def turn(env: Env, qpos: Tensor, qvel: Tensor) -> tuple[Tensor, Tensor]:
     return q, v
 
 
-def side_by_side(env: Env) -> None:
-    """Make the second half of a quadruped's worlds the image of the first."""
-    n = env.num_envs // 2
-    reflect(env, *turn(env, env.sim.qpos[:n], env.sim.qvel[:n]))
-    env.memory["command"][n:] = env.memory["command"][:n] * torch.tensor([1.0, -1.0, -1.0])
-    env.memory["phase"][n:] = (env.memory["phase"][:n] + 0.5) % 1
-    env.update_observations()
+def mirrored(env: Env, steps: int, *, noise: float, far: float, paid: float) -> tuple[int, Tensor]:
+    """Step worlds, of which the second half are the images of the first: mirrored actions give
+    mirrored views and equal rewards.
+
+    Args:
+        noise: deviation of what each action adds to 0.8 of the one before.
+        far: tolerance of views; paid: of rewards.
+    Returns:
+        steps before a world or its image fell, and the largest number of each column of the view.
+    """
+    images, g = images_of(env), torch.Generator().manual_seed(0)
+    _, wide, out = map(MirrorModule, images)
+    n, lived, largest = env.num_envs // 2, 0, torch.zeros(len(images.critic.order))
+    action, live = torch.zeros(n, env.dims[2]), torch.ones(n, dtype=torch.bool)
+    for _ in range(steps):
+        action = 0.8 * action + noise * torch.randn(action.shape, generator=g)
+        step = env.step(torch.cat([action, out(action)]))
+        close = dict(rtol=0, atol=far)
+        torch.testing.assert_close(wide(step.end[:n])[live], step.end[n:][live], **close)
+        torch.testing.assert_close(step.reward[:n][live], step.reward[n:][live], rtol=0, atol=paid)
+        assert torch.equal(step.terminated[:n][live], step.terminated[n:][live])
+        live &= ~step.terminated[:n]  # a world that falls is restarted elsewhere than its image
+        lived += int(live.sum())
+        largest = torch.maximum(largest, step.end[:n][live].abs().amax(0))
+    return lived, largest
 
 
 @pytest.mark.parametrize("brought", [False, True])
 def test_the_mirrored_quadruped_does_the_mirrored_thing(brought, hund):
-    """Real physics, 50 control steps: mirrored states and actions give mirrored views and equal
-    rewards."""
+    """Real physics, 50 control steps. The tolerance is that of speeds of 10 rad/s."""
     env = make_env(num_envs=16, stagger=False, **STILL, **(settings(hund) if brought else {}))
-    side_by_side(env)
-    images, g = images_of(env), torch.Generator().manual_seed(0)
-    _, wide, out = map(MirrorModule, images)
-    action, live, lived = torch.zeros(8, 12), torch.ones(8, dtype=torch.bool), 0
-    largest = torch.zeros(len(images.critic.order))
-    for _ in range(50):
-        action = 0.8 * action + 0.2 * torch.randn(8, 12, generator=g)
-        step = env.step(torch.cat([action, out(action)]))
-        # The tolerance is that of speeds of 10 rad/s.
-        torch.testing.assert_close(wide(step.end[:8])[live], step.end[8:][live], rtol=0, atol=5e-4)
-        torch.testing.assert_close(step.reward[:8][live], step.reward[8:][live], rtol=0, atol=1e-6)
-        assert torch.equal(step.terminated[:8][live], step.terminated[8:][live])
-        live &= ~step.terminated[:8]  # a world that falls is restarted elsewhere than its image
-        lived += live.sum().item()
-        largest = torch.maximum(largest, step.end[:8][live].abs().amax(0))
+    reflect(env, *turn(env, env.sim.qpos[:8], env.sim.qvel[:8]))
+    env.memory["command"][8:] = env.memory["command"][:8] * torch.tensor([1.0, -1.0, -1.0])
+    env.memory["phase"][8:] = (env.memory["phase"][:8] + 0.5) % 1
+    env.update_observations()
+    lived, largest = mirrored(env, 50, noise=0.2, far=5e-4, paid=1e-6)
     assert lived > 300 and (largest > 0.01).all()  # a wrong sign in any column would have shown
 
 
 def test_the_mirrored_cartpole_does_the_mirrored_thing():
-    """100 control steps of the cart: the image of each view, and the same reward."""
+    """100 control steps of the cart."""
     env = make_env("cartpole", 8, stagger=False, randomise={})
     reflect(env, -env.sim.qpos[:4], -env.sim.qvel[:4])  # hanging at π: -π is the same
-    _, wide, out = map(MirrorModule, images_of(env))
-    g = torch.Generator().manual_seed(0)
-    for _ in range(100):
-        action = 2 * torch.rand(4, 1, generator=g) - 1
-        step = env.step(torch.cat([action, out(action)]))
-        torch.testing.assert_close(wide(step.end[:4]), step.end[4:], rtol=0, atol=1e-5)
-        torch.testing.assert_close(step.reward[:4], step.reward[4:], rtol=0, atol=1e-6)
-    assert step.end[:, 0].abs().max() > 0.1
+    lived, largest = mirrored(env, 100, noise=0.4, far=1e-5, paid=1e-6)
+    assert lived == 400 and largest[0] > 0.1
 
 
 def test_the_mirrored_ant_does_the_mirrored_thing():
-    """20 control steps of the ant, which falls onto its feet: the image of each view, contact
-    forces among them, and the same reward."""
+    """20 control steps of the ant, which falls onto its feet: contact forces are in its view."""
     env = make_env("ant", 16, stagger=False)
     legs = MirrorModule(GOLDEN["ant"]["joints"]).double()
     qpos, qvel = env.sim.qpos[:8].clone(), env.sim.qvel[:8].clone()
@@ -179,16 +177,8 @@ def test_the_mirrored_ant_does_the_mirrored_thing():
     qvel[:, :6] *= torch.tensor([1, -1, 1, -1, 1, -1])
     reflect(env, qpos, qvel)
     env.memory["x"][8:] = env.memory["x"][:8]
-    _, wide, out = map(MirrorModule, images_of(env))
-    g, touched = torch.Generator().manual_seed(0), 0.0
-    for _ in range(20):
-        action = 0.2 * torch.randn(8, 8, generator=g)
-        step = env.step(torch.cat([action, out(action)]))
-        assert not step.terminated.any()
-        torch.testing.assert_close(wide(step.end[:8]), step.end[8:], rtol=0, atol=1e-3)
-        torch.testing.assert_close(step.reward[:8], step.reward[8:], rtol=0, atol=1e-4)
-        touched += step.end[:, 27:105].abs().sum().item()
-    assert touched > 100
+    lived, largest = mirrored(env, 20, noise=0.15, far=1e-3, paid=1e-4)
+    assert lived == 160 and largest[27:105].max() > 0.5
 
 
 SWAPPED = Flip((3, 4, 5, 0, 1, 2, 9, 10, 11, 6, 7, 8), (-1.0, 1.0, 1.0) * 4)
@@ -221,10 +211,8 @@ GOLDEN = {
     ),
 }
 
-
-ARM = unmoved(
-    -1, 1, -1, 1, -1, 1, -1
-)  # what turns about the vertical, or along the arm, turns round
+# what turns about the vertical, or along the arm, turns round
+ARM = unmoved(-1, 1, -1, 1, -1, 1, -1)
 POINT, COLUMN = (1, -1, 1), (-1, 1, -1)  # R' = MRM: its second column also changes sign
 GOLDEN["reach"] = {x: ARM for x in ("joints", "speeds", "lag", "rate", "torques", "action")}
 GOLDEN["reach"] |= dict(command=unmoved(*POINT), error=unmoved(*POINT), since=unmoved(1))
@@ -259,12 +247,16 @@ def test_which_tasks_have_a_mirror_image():
     assert [name for name in TASKS if make_task(name).mirror] == MIRRORED
 
 
-@pytest.mark.parametrize("name", MIRRORED)
-def test_every_term_has_its_image(name):
+@pytest.fixture(scope="module", params=MIRRORED)
+def env(request) -> Env:
+    """Worlds of a task, one of whose terms is shown three times."""
+    return make_env(request.param, 2, history={next(iter(GOLDEN[request.param])): 3})
+
+
+def test_every_term_has_its_image(env, request):
     """The images that follow from the model are those that were written by hand; done twice they
     are nothing."""
-    env = make_env(name, 2)
-    assert derive_flips(env.task) == GOLDEN[name]
+    assert derive_flips(env.task) == GOLDEN[request.node.callspec.params["env"]]
     for flip in images_of(env):
         x = torch.randn(5, len(flip.order))
         assert torch.equal(MirrorModule(flip)(MirrorModule(flip)(x)), x)
@@ -305,24 +297,22 @@ def test_what_has_no_image_is_refused(says):
 # -- networks --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MIRRORED)
-def test_net_commutes_exactly(name):
+def test_net_commutes_exactly(env):
     """With random weights and statistics, and history, actor, critic and deviations commute with
     the mirror to the last bit."""
-    env = make_env(name, 16, history={next(iter(GOLDEN[name])): 3})
     images = images_of(env)
-    policy = shaken(make_policy(*env.dims, hidden=(32, 32), symmetry="net", mirrors=images, seed=1))
+    policies = [
+        shaken(make_policy(*env.dims, hidden=(32, 32), symmetry=kind, mirrors=images, seed=1))
+        for kind in ("net", "augment")
+    ]
+    policy = policies[0]
     for normalizer, width in zip(
         (policy.actor.normalizer, policy.critic_normalizer), env.dims[:2], strict=True
     ):
         for seed in range(3):
             x = 1 + 2 * torch.randn(100, width, generator=torch.Generator().manual_seed(seed))
             normalizer.update(x, torch.ones(100, dtype=torch.bool))
-    assert error(policy, images) == 0.0
-    plain = shaken(
-        make_policy(*env.dims, hidden=(32, 32), symmetry="augment", mirrors=images, seed=1)
-    )
-    assert error(plain, images) > 0.1
+    assert error(policy, images) == 0.0 and error(policies[1], images) > 0.1
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -339,11 +329,9 @@ def test_net_commutes_after_training(fused):
     assert len(std.unique()) == 6 and ppo.report()()["skipped"] == 0
 
 
-@pytest.mark.parametrize("name", MIRRORED)
-def test_net_is_a_plain_network_of_pairs(name):
+def test_net_is_a_plain_network_of_pairs(env):
     """Its layers are those of an ordinary network with units (u, v) and weights [P+Q, P-Q; P-Q,
     P+Q], at half the numbers."""
-    env = make_env(name, 2)
     images = images_of(env)
     net = shaken(make_policy(*env.dims, hidden=(8, 6), symmetry="net", mirrors=images)).actor.net
     assert isinstance(net, SymmetricMLP)
@@ -468,9 +456,8 @@ def test_resume_and_capture(kind):
     past = dict(episode=0.1, history=HISTORY, observation_delay=(0, 2))
     first, second = (make_ppo(kind, make_env("quadruped", 8, **past)) for _ in range(2))
     first.iteration()
-    with guard(*exempt(first)) as switch:
-        first.iteration()
-    assert switch.seen > 1000 and first.source.record.truncated.any()
+    reads_nothing(first)
+    assert first.source.record.truncated.any()
     goes_on(first, second)
 
 

@@ -24,7 +24,7 @@ emulate.start()
 
 from gpusim_rl.algorithms.ppo.ppo import PPO  # noqa: E402 the simulation is set up first
 from tests import graphs  # noqa: E402 the simulation is set up first
-from tests.worlds import TASKS, everything  # noqa: E402
+from tests.worlds import TASKS, differing, everything  # noqa: E402
 
 ONE_BY_ONE = ("bias", "mass", "inertia", "payload", "center")  # fields with a case of their own
 RAMP = "by:iteration,start:0,stop:9"
@@ -47,6 +47,8 @@ CASES = {name: (name, []) for name in TASKS} | {
     "net": ("quadruped", ["algo.symmetry=net"]),
     "bf16": ("quadruped", ["algo.amp=bf16"]),
     "unfused": ("quadruped", ["algo.fused=false"]),
+    "gru": ("quadruped", ["algo.memory=gru"]),
+    "attention": ("quadruped", ["algo.memory=attention"]),
     "plan": ("quadruped", [f"curriculum={{{SCHEDULE}}}"]),
     "rnd": ("cartpole", ["reward=rnd"]),
     "pd": ("quadruped", ["robot.actuator.kind=pd"]),
@@ -62,12 +64,6 @@ CASES = {name: (name, []) for name in TASKS} | {
 STEADY = {"graph launch on stream 1", "event created", "event on stream 1"}
 # But a curriculum writes its numbers between the iterations: by iteration it is a kernel for each.
 PLAN = {"copy DtoD on stream 1": 3, "kernel on stream 1": 33, "allocations": 29}
-
-
-def different(a, b) -> list[str]:
-    """Names of the tensors of the state that are not bit-equal in both."""
-    ours, theirs = a.state(), b.state()
-    return [name for name in ours if not torch.equal(ours[name].cpu(), theirs[name].cpu())]
 
 
 def steady_counts(ppo) -> dict[str, int]:
@@ -104,9 +100,9 @@ def trained(name: str) -> tuple[PPO, PPO]:
     task, words = CASES[name]
     a = graphs.build("cuda", task, 8, *words)
     eager_words = [word for word in words if not word.startswith("graph=")]
-    b = a if emulate.FAST else graphs.build("cuda", task, 8, "graph=off", *eager_words)
-    for _ in range(graphs.CALLS - emulate.FAST):
-        for ppo in (a,) if b is a else (a, b):
+    b = graphs.build("cuda", task, 8, "graph=off", *eager_words)
+    for ppo in (a, b):
+        for _ in range(graphs.CALLS):
             ppo.iteration()
     return a, b
 
@@ -122,17 +118,17 @@ def problems(name: str) -> dict[str, object]:
     emulate.Held.segments.clear()
     simgpu.WATCH = False
     a, b = trained(name)
-    differ, counts = different(a, b), steady_counts(a)
+    differ, counts = differing(a.state(), b.state()), steady_counts(a)
     report = a.report()
     a.env.worst_step.worst()
     a.env.worst_step.clear()
     # the first report takes pinned memory, which later ones use again
     broken = [rule for rule in simgpu.broken() if "sync: cudaHostAlloc" not in rule]
-    moved = len(a.schedule.plan)  # by iteration: the tasks' own
-    allowed = PLAN if name == "plan" else {"kernel on stream 1": moved} if moved else {}
-    reasons = {fn.name: fn.reason for fn in graphs.captured(a)}
+    # of the tasks' own curriculum, and of memories, whose start a rollout keeps
+    own = {"kernel on stream 1": a.schedule.plan, "copy DtoD on stream 1": a.source.record.memory}
+    allowed = PLAN if name == "plan" else {what: len(x) for what, x in own.items() if x}
     wrong = {
-        "not captured": {n: r for n, r in reasons.items() if r not in ("", "switched off")},
+        "not captured": graphs.uncaptured(a),
         "captured differs from eager in": differ,
         "a steady iteration asks for": {} if counts == allowed else counts,
         "quarantined": report()["fault"],

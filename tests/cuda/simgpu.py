@@ -71,15 +71,10 @@ def broken() -> list[str]:
     return [f"{n} {what} | {where}" for what, where, n in seen]
 
 
-def print_seen() -> None:
-    """Prints the broken rules."""
-    for line in broken():
-        print("    ", line, flush=True)
-
-
 def finish(status: int = 0) -> None:
     """Prints the broken rules and ends the process at once: the runtime cannot be unloaded."""
-    print_seen()
+    for line in broken():
+        print("    ", line, flush=True)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -19,19 +19,19 @@ from tests.worlds import make_config
 
 NV_INFO = 0x70000000  # type of the section with what a function needs
 ARCHS = [80, 90, 100]  # of the A100, of H100 and H200, of the B200
-SCAN = {name: wp.array2d(dtype=float) for name in ("delta", "k", "out")}  # of float32
-
-
 OWN = [flat_adam, loss_kernels, returns, rng, symmetric_kernels]
 
 
+@pytest.mark.parametrize(
+    "arch", [pytest.param(arch, marks=[pytest.mark.slow] * (arch != 90)) for arch in ARCHS]
+)
 @pytest.mark.parametrize("module", OWN, ids=lambda module: module.__name__)
-def test_own_kernels_compile(module, tmp_path):
+def test_own_kernels_compile(module, arch, tmp_path):
     """Those of the optimizer, the loss, returns, random numbers and symmetric networks."""
-    if module is returns:
-        wp.overload(returns.backward, SCAN)
-    wp.compile_aot_module(module.__name__, arch=ARCHS, module_dir=tmp_path, use_ptx=False)
-    assert len([*tmp_path.glob("*.cubin")]) == len(ARCHS)
+    if module is returns:  # of float32
+        wp.overload(returns.backward, dict.fromkeys(("delta", "k", "out"), wp.array2d(dtype=float)))
+    wp.compile_aot_module(module.__name__, arch=arch, module_dir=tmp_path, use_ptx=False)
+    assert [*tmp_path.glob("*.cubin")]
 
 
 def test_mirrored_terms_are_rounded_alike(tmp_path):
@@ -91,10 +91,10 @@ def test_the_kernels_of_a_step_compile(task, tmp_path):
 
 @pytest.mark.simulated
 @pytest.mark.parametrize("arch", ARCHS)
-def test_all_kernels_compile(arch, tmp_path):
-    """Those of MuJoCo Warp too, for the quadruped."""
+def test_the_kernels_of_the_physics_compile(arch, tmp_path):
+    """Those of MuJoCo Warp for the quadruped."""
     line = [sys.executable, "tests/cuda/compile_sm90.py", "quadruped"]
     env = os.environ | {"ARCH": str(arch), "WARP_CACHE_PATH": str(tmp_path)}
     done = run_process(*line, env=env, timeout=1200)
-    assert done.returncode == 0 and "; 0 failed;" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "; 0 failed" in done.stdout, done.stdout + done.stderr
     assert int(done.stdout.split(" modules with ")[0].split()[-1]) > 20

@@ -7,7 +7,6 @@ own memory, conditional nodes, or NCCL, in whose place several processes use glo
 
 import json
 import os
-import socket
 import subprocess
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import torch
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
 from tests.command_lines import run_process
-from tests.test_gpu import PLAN
+from tests.core.test_distributed import start_two_ranks
 from tests.worlds import ROOT, TASKS, differing
 
 pytestmark = pytest.mark.simulated
@@ -27,7 +26,6 @@ DEFECTS = "host_read default_stream freed_after_capture pageable_copy allocation
 SMALL = ("num_envs=16", "num_steps=4", "algo.hidden=[16]", "episodes=4", "task.episode=1")
 QUIET = ("log=none", "export=none", "report=false")
 TRAIN = ("train.py", "task=cartpole", "device=cuda", *QUIET, *SMALL)
-MORE = ("graph=whole", PLAN, "algo.memory=gru", "algo.memory=attention")
 # Tests of tests/test_gpu.py that need no real number: no time, no rounding of a GPU, no profiler.
 ON_ANY = "auto or noise or hundred or test_graphs or no_memory or broken"
 
@@ -77,12 +75,10 @@ def test_other_parts(part):
     simulated("others.py", part)
 
 
-@pytest.mark.parametrize(
-    "words", ["cartpole", "quadruped", *(f"quadruped {x}" for x in MORE)], ids=str
-)
-def test_captured_is_eager_with_physics(words):
+@pytest.mark.parametrize("case", ["cartpole", "quadruped", "whole", "plan", "gru", "attention"])
+def test_captured_is_eager_with_physics(case):
     """The same with the kernels of MuJoCo Warp, over restarts."""
-    simulated("equal.py", *words.split(), PHYSICS="1")
+    simulated("options.py", case, PHYSICS="1")
 
 
 @pytest.mark.parametrize("graph", ["off", "parts", "whole"])
@@ -112,8 +108,7 @@ def test_capacities_grow(tmp_path):
 
 def test_a_slow_disk_does_not_break_a_capture(tmp_path):
     """The writer hashes for long while functions are captured."""
-    words = ("iterations=8", "save_every=1", f"run_dir={tmp_path}/run")
-    assert "without a graph" not in simulated("race.py", *TRAIN[1:], *words, SLOW="0.4")
+    train("iterations=8", "save_every=1", f"run_dir={tmp_path}/run", SLOW="0.4")
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
@@ -147,22 +142,9 @@ def test_two_ranks_are_one(tmp_path, graph):
     rates = ("algo.learning_rate=1e-4", "algo.lr_max=1e-4")
     words = ("num_envs=32", "iterations=4", f"graph={graph}", *rates)
     train(*words, f"run_dir={tmp_path}/one")
-    line = ["bash", str(HERE / "run"), "ranks.py", *TRAIN, *words, f"run_dir={tmp_path}/two"]
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])  # a free one
-    ranks = [
-        subprocess.Popen(
-            line,
-            cwd=ROOT,
-            env=os.environ
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "FAKE_DEVICES": "2"}
-            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    line = ["bash", str(HERE / "run"), "main.py", *TRAIN, *words, f"run_dir={tmp_path}/two"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    ranks = start_two_ranks(line, os.environ | {"FAKE_DEVICES": "2"}, cwd=ROOT, **pipes)
     said = [rank.communicate(timeout=600)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
     assert "without a graph" not in "".join(said)

@@ -50,18 +50,6 @@ def test_empty_batch_changes_nothing():
     )
 
 
-def test_split_does_not_matter():
-    """One batch and the same rows in three give the same statistics."""
-    x = torch.randn(300, 4, generator=torch.Generator().manual_seed(0)) * 5 + 2
-    everyone = torch.ones(300, dtype=torch.bool)
-    whole, parts = Normalizer(4), Normalizer(4)
-    whole.update(x, everyone)
-    for rows in x.split([10, 250, 40]):
-        parts.update(rows, everyone[: len(rows)])
-    torch.testing.assert_close(parts.mean, whole.mean)
-    torch.testing.assert_close(parts.var, whole.var)
-
-
 def test_forward_normalises_and_keeps_still():
     """forward subtracts the mean, divides by the deviation, clamps, and does not move the
     statistics."""

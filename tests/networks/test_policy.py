@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.worlds import copies, make_policy
+from tests.worlds import copies, differing, make_policy
 
 
 def test_floor_holds_with_a_gradient():
@@ -17,17 +17,25 @@ def test_floor_holds_with_a_gradient():
     assert policy.log_std.grad is not None and (policy.log_std.grad > 0).all()
 
 
-def test_floor_must_lie_below_std():
-    """A `min_std` that is not between 0 and the first deviation is refused by name."""
-    for min_std in (0.0, 1.0, 2.0):
-        with pytest.raises(ValueError, match=r"algo\.min_std"):
-            make_policy(3, 4, 2, std=1.0, min_std=min_std)
+ATTENTION = {"memory": "attention"}
 
 
-def test_unknown_activation():
-    """An unknown activation is refused with the choices."""
-    with pytest.raises(ValueError, match="'gelu2': choose one of relu, elu, tanh, silu"):
-        make_policy(3, 4, 2, activation="gelu2")
+@pytest.mark.parametrize(
+    "says, keys",
+    [
+        *((r"algo\.min_std", {"std": 1.0, "min_std": x}) for x in (0.0, 1.0, 2.0)),
+        ("'gelu2': choose one of relu, elu, tanh, silu", {"activation": "gelu2"}),
+        ("memory_size=0: expected", {"memory": "gru", "memory_size": 0}),
+        ("memory_size=8193: expected", {"memory": "gru", "memory_size": 8193}),
+        ("memory_size=6: expected a multiple of 4 for att", ATTENTION | {"memory_size": 6}),
+        ("memory_frames=1: expected a whole number from 2 to 64", ATTENTION | {"memory_frames": 1}),
+        (r"memory=gru needs algo\.symmetry=none, not net", {"memory": "gru", "symmetry": "net"}),
+    ],
+)
+def test_what_makes_no_network_is_named(says, keys):
+    """A number out of range, an unknown choice, and what does not go together are one line."""
+    with pytest.raises(ValueError, match=says):
+        make_policy(3, 4, 2, **keys)
 
 
 def test_first_weights_are_a_function_of_the_seed():
@@ -78,11 +86,12 @@ def test_bf16_multiplies_alone(name):
 
 @pytest.mark.parametrize("change", ["shape", "type", "missing", "more"])
 def test_a_state_that_does_not_fit_changes_nothing(change):
-    """A checkpoint with one wrong tensor is refused by name, and no weight was written."""
+    """A checkpoint with one wrong tensor is refused by name, and no weight was written. One that
+    fits gives every tensor."""
     policy, other = (make_policy(5, 7, 2, hidden=(16, 16), seed=seed) for seed in (1, 2))
     before = copies(policy.state_dict())
     state = {f"policy/{name}": value for name, value in other.state_dict().items()}
-    last = list(state)[-1]
+    last, right = list(state)[-1], dict(state)
     if change == "missing":
         del state[last]
     elif change == "more":
@@ -92,11 +101,6 @@ def test_a_state_that_does_not_fit_changes_nothing(change):
         state[last] = state[last].double() if change == "type" else torch.zeros(99)
     with pytest.raises(ValueError, match=rf"a\.safetensors does not fit .*{last[7:]}"):
         policy.load(state, "a.safetensors")
-    assert all(torch.equal(before[name], value) for name, value in policy.state_dict().items())
-
-
-def test_load_takes_the_networks():
-    """After `load` every tensor of the policy is that of the state."""
-    policy, other = (make_policy(5, 7, 2, hidden=(16, 16), seed=seed) for seed in (1, 2))
-    policy.load({f"policy/{k}": v for k, v in other.state_dict().items()}, "a.safetensors")
-    assert all(torch.equal(v, policy.state_dict()[k]) for k, v in other.state_dict().items())
+    assert differing(before, policy.state_dict()) == []
+    policy.load(right, "a.safetensors")
+    assert differing(other.state_dict(), policy.state_dict()) == []
