@@ -31,7 +31,7 @@ from gpusim_rl.serve.settings import is_loopback
 TEMPLATE = Path(__file__).with_name("registry.html")
 LOOPBACK, LAST_PORT = "127.0.0.1", 65535
 # -P: no module comes from the working directory
-PROGRAM = ("-P", "-m", "gpusim_rl.registry")
+PROGRAM = ("-P", "-m", "gpusim_rl", "registry")
 LARGEST_UPLOAD_BYTES = 1 << 26  # bytes of a form and its file
 DRAINED = 1 << 30  # bytes of a larger one that are read, so that a browser shows the answer
 LONGEST_FIELD = 1000  # characters of a field

@@ -19,7 +19,6 @@ import numpy as np
 
 from gpusim_rl.robots.free_bodies import free_base, robot_joint
 from gpusim_rl.viewer.edges import smooth_edges
-from gpusim_rl.viewer.stage import Stage, horizon_color
 
 if TYPE_CHECKING:
     from mujoco import MjData, MjModel, MjvCamera, Renderer
@@ -127,6 +126,8 @@ def make_renderer(model: "MjModel", height: int, width: int) -> "Renderer":
     load_triton()
     import mujoco
     from mujoco.rendering.classic import gl_context
+
+    from gpusim_rl.viewer.stage import horizon_color  # it loads MuJoCo
 
     screen = model.vis.global_
     screen.offwidth, screen.offheight = max(width, screen.offwidth), max(height, screen.offheight)

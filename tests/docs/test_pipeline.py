@@ -75,7 +75,9 @@ def test_what_make_would_do(work):
     """From nothing it trains, judges, registers and releases, in this order; a file that is older
     than what it comes from is made again, and nothing else."""
     said = make(work, "-n").stdout
-    places = [said.index(f"{x} ") for x in ("train.py", "mode=gate", "registry add", "promote")]
+    places = [
+        said.index(f"{x} ") for x in ("gpusim_rl train", "mode=gate", "registry add", "promote")
+    ]
     assert places == sorted(places)
     for i, name in enumerate(("policy.onnx", "judged.onnx", "registered.json", "released.json")):
         (work / name).touch()

@@ -481,10 +481,11 @@ def test_commands(tmp_path):
 def test_a_mistake_gets_one_line(file, tmp_path, monkeypatch, capsys, line, says):
     """train.py and play.py answer a mistake in one line, exit with 2, and leave nothing behind."""
     monkeypatch.chdir(tmp_path)
-    main, words = (train.main, (*TINY, "run_dir=run")) if line[0] == "t" else (play.main, ())
-    monkeypatch.setattr(sys, "argv", [*line.split(), *words])
+    main, words = (train.main, [*TINY, "run_dir=run"]) if line[0] == "t" else (play.main, [])
+    program, *typed = line.split()
+    monkeypatch.setattr(sys, "argv", [program])
     with pytest.raises(SystemExit) as stop:
-        main()
+        main([*typed, *words])
     error = capsys.readouterr().err
     assert stop.value.code == 2 and says in error and re.fullmatch("error: .*\n", error), error
     assert [*tmp_path.iterdir()] == [Path(file)]
