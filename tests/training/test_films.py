@@ -196,7 +196,7 @@ def test_no_film_ends_a_training(films):
     for i in (6, 8, 9):
         films({"iteration": float(i)})
     films.finish()
-    broken, failed = lines[2:]
+    broken, failed = sorted(lines[2:])  # the process may end at any time
     assert broken.startswith("a film is not made: ") and str(films.copied(8)) in broken
     assert failed.startswith("no film of iteration 6: ") and (folder / ".000006.mp4.x").is_dir()
 
@@ -254,5 +254,5 @@ def test_without_opengl_no_training_begins(tmp_path, elsewhere, monkeypatch):
     for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ValueError, match="off-screen OpenGL"):
-        train(configure("task=cartpole", *TINY, "film_every=2", "run_dir=run"))
+        train("task=cartpole", *TINY, "film_every=2", "run_dir=run")
     assert not [*tmp_path.iterdir()]

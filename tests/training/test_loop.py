@@ -357,7 +357,7 @@ def test_auto_resume_of_a_users_model(here):
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
-def test_a_late_signal(number, here, monkeypatch, capsys):
+def test_a_late_signal(number, here, monkeypatch, capfd):
     """Any signal, also one that comes after an iteration's saves are decided, leaves a checkpoint
     of that iteration; one line says how to go on, and resume= does."""
     log = loop.Training.log
@@ -369,7 +369,7 @@ def test_a_late_signal(number, here, monkeypatch, capsys):
 
     monkeypatch.setattr(loop.Training, "log", late)
     cfg = configured("iterations=50", "save_every=100", "run_dir=run")
-    code, out, err = ends(cfg, capsys)
+    code, out, err = ends(cfg, capfd)
     done = last_iteration("run")
     assert code == 128 + number and done == len(Run(Path("run")).rows())
     assert err.startswith(f"{number.name}: ends after this iteration") and err.count("\n") == 1
