@@ -44,10 +44,10 @@ TRAIN = {
     "seed=-1": "seed=-1: expected a whole number from 0 to",
     f"seed={SEED}": f"expected a whole number from 0 to {EVALUATION_SEEDS - 1}",
     "stop_at=95": "stop_at=95: expected a number above 0, up to 1, or null",
-    "task.weights.jerk=-0.1": "task.weights.jerk=-0.1: expected a number of at least 0",
-    "task.weights.jerk=null": "task.weights.jerk=None: expected a number",
+    "task.weights.power=-0.1": "task.weights.power=-0.1: expected a number of at least 0",
+    "task.weights.power=null": "task.weights.power=None: expected a number",
     "task.noise.gyro=nan": "task.noise.gyro=nan: expected a finite number",
-    "~task.weights.jerk": "'~task.weights.jerk': only KEY=VALUE is understood",
+    "~task.weights.power": "'~task.weights.power': only KEY=VALUE is understood",
     "+task.weights.joy=1": "'+task.weights.joy=1': only KEY=VALUE is understood",
     "seed=1,2": "'seed=1,2' is a list of values: add -m",
     "-m seed=1,x": "seed='x': expected a whole number",
@@ -70,7 +70,7 @@ TRAIN = {
     "randomise.force is off",
     "curriculum={task.randomise.push.low:{from:1,to:-1,by:iteration,start:0,stop:9}}": "at "
     "iteration 0, success 0: task",
-    "curriculum={task.weights.jerk:{from:1,to:2,by:time,start:0,stop:9}}": "by=time: choose one "
+    "curriculum={task.weights.power:{from:1,to:2,by:time,start:0,stop:9}}": "by=time: choose one "
     "of iteration, success",
     "task.fastest=[1,0.5]": "task.fastest=[1, 0.5]: expected 3 numbers, such as [1.0, 0.5, 1.0]",
     "task.clip=nan": "task.clip=nan: expected a finite number",
@@ -369,9 +369,9 @@ DISAGREE = "reward terms and weights disagree: "
 @pytest.mark.parametrize(
     "key, value, says",
     [
-        ("task.weights.jerk", None, f"{DISAGREE}'jerk' has no weight"),
+        ("task.weights.action_rate", None, f"{DISAGREE}'action_rate' has no weight"),
         ("task.weights.joy", 1.0, f"{DISAGREE}'joy' is no term"),
-        ("task.weights.jerk", -1.0, "config.yaml: task.weights.jerk=-1.0: expected a number of"),
+        ("task.weights.power", -1.0, "config.yaml: task.weights.power=-1.0: expected a number of"),
         ("task.name", "os", "unknown task 'os': choose one of ant, cartpole, drone"),
         ("task.name", "../evil", "unknown task '../evil'"),
         ("algo", 3, "config.yaml: algo=3: expected keys with values"),

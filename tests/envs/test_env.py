@@ -276,10 +276,11 @@ def build(weights: dict[str, float], noise: dict[str, float]) -> Env:
 def test_weights_must_be_those_of_the_terms():
     """A weight too many and one too few are one error, which names both. A negative weight is
     refused by name, too: the sign is in the formula."""
-    with pytest.raises(ValueError, match=r"task\.weights\.jerk=.*: expected at least 0"):
-        build(QUADRUPED["weights"] | {"jerk": -1.0}, QUADRUPED["noise"])
-    weights = {k: v for k, v in QUADRUPED["weights"].items() if k != "jerk"} | {"bounce": 1.0}
-    says = "reward terms and weights disagree: 'jerk' has no weight, 'bounce' is no term"
+    with pytest.raises(ValueError, match=r"task\.weights\.action_rate=.*: expected at least 0"):
+        build(QUADRUPED["weights"] | {"action_rate": -1.0}, QUADRUPED["noise"])
+    weights = {k: v for k, v in QUADRUPED["weights"].items() if k != "action_rate"}
+    weights |= {"bounce": 1.0}
+    says = "reward terms and weights disagree: 'action_rate' has no weight, 'bounce' is no term"
     with pytest.raises(ValueError, match=says):
         build(weights, QUADRUPED["noise"])
 

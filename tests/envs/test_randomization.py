@@ -316,7 +316,7 @@ def test_an_iteration_with_everything_reads_nothing(sim):
     by = {"from": 0.0, "to": 0.04, "start": 0, "stop": 4}
     plan = {
         "task.randomise.push.low": by | {"by": "iteration"},
-        "task.weights.jerk": by | {"by": "success"},
+        "task.weights.action_rate": by | {"by": "success"},
     }
     ppo = make_ppo(env, num_steps=6, num_minibatches=2, update_epochs=1, schedule=Curriculum(plan))
     ppo.iteration()
