@@ -21,7 +21,7 @@ CONF = "conf"
 INTRODUCTION = """# Configuration
 
 Every key is set on the command line as `KEY=VALUE`, for example `num_envs=256` or
-`task.weights.jerk=0.02`. A group is chosen as `GROUP=NAME`, for example `sim=warp`.
+`task.weights.action_rate=0.02`. A group is chosen as `GROUP=NAME`, for example `sim=warp`.
 
 Values are YAML: numbers, words, `true`, `false`, `null`, and lists such as `[0.5,0,0]`.
 `python train.py --cfg job` prints all keys with the values of your command line, and those of a

@@ -1,4 +1,4 @@
-"""The seams of training: a `Source` fills a `Record`, and a `Learner` learns from it.
+"""The protocols of training: a `Source` fills a `Record`, and a `Learner` learns from it.
 
 None of them knows a configuration. A learner knows no Env and no Sim either: it is made from a
 `Spec`, so that worlds, a file or another machine may fill its record.

@@ -31,7 +31,7 @@ def make_iteration(
 
     Args:
         num_envs: worlds of all processes of the group together; the configuration's unless given.
-        changeable: keys, such as `algo.ent_coef` or `task.weights.jerk`, which are put in
+        changeable: keys, such as `algo.ent_coef` or `task.weights.action_rate`, which are put in
             `Iteration.numbers` beside those of the curriculum, for somebody else to write.
         first, life: of the worlds, as `build_env` has them.
     """

@@ -1,4 +1,4 @@
-"""Nested dictionaries of values, whose keys are written with dots: `task.weights.jerk`."""
+"""Nested dictionaries of values, whose keys are written with dots: `task.weights.action_rate`."""
 
 from gpusim_rl.core.files import Plain
 

@@ -46,7 +46,7 @@ MEANINGS = {
     "energy_per_metre": ("J/m", "energy for each meter of the way"),
     "saturated": ("", "share of actuators at the limit"),
     "beyond": ("", "share of joints beyond their soft limits"),
-    "jerk": ("", "squared change of the action in a control step"),
+    "action_rate": ("", "squared change of the action in a control step"),
     # getting up
     "success_upside_down": ("", "success of those that lay upside down after 0.5 s"),
     "upright": ("", "share whose trunk was upright in the last second"),
@@ -60,20 +60,20 @@ MEANINGS = {
     # flying
     "points": ("", "share of points that were reached and held for a second"),
     "crashes_per_episode": ("", "mean number of crashes"),
-    "distance": ("m", "distance from the point when it is judged, root mean square"),
-    "spin": ("rad/s", "angular velocity when a point is judged, root mean square"),
+    "distance": ("m", "distance from the point when it is scored, root mean square"),
+    "spin": ("rad/s", "angular velocity when a point is scored, root mean square"),
     "power": ("", "power as a multiple of that of hovering without wind"),
-    "drone.jerk": ("", "change of the action when a point is judged, root mean square"),
+    "drone.action_rate": ("", "change of the action when a point is scored, root mean square"),
     "drone.saturated": ("", "share of rotors at the limit of their action"),
     # reaching
-    "error": ("m", "mean distance from the goal when it is judged"),
-    "angle": ("rad", "mean angle from the goal when it is judged"),
+    "error": ("m", "mean distance from the goal when it is scored"),
+    "angle": ("rad", "mean angle from the goal when it is scored"),
     "acceleration": ("rad/s²", "acceleration of the joints, root mean square"),
-    "room": ("rad", "least distance of a joint from the ends of its range"),
+    "joint_margin": ("rad", "least distance of a joint from the ends of its range"),
     "reach.energy": ("J", "energy spent for a goal"),
     "reach.torque": ("", "largest torque, as a share of what the joint bears"),
     "reach.speed": ("", "largest speed, as a share of what the joint bears"),
-    "reach.jerk": ("rad/s³", "jerk of the joints, root mean square"),
+    "jerk": ("rad/s³", "jerk of the joints, root mean square"),
     # Gymnasium's tasks
     "return_std": ("", "standard deviation of the returns"),
     "steps": ("", "mean length of an episode in control steps"),
@@ -84,7 +84,7 @@ MEANINGS = {
     "upright_s": ("s", "time from which the pole stays upright"),
     "cart_rms": ("m", "distance of the cart from the center, root mean square of the last 5 s"),
     "furthest": ("m", "largest distance of the cart from the center"),
-    "effort": ("", "action, root mean square of the last 5 s"),
+    "action_rms": ("", "action, root mean square of the last 5 s"),
 }
 # Beginning of a score of constant commands → its meaning, of what follows.
 BEGINNINGS = {

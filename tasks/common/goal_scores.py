@@ -25,7 +25,7 @@ def standing_scores(record: dict[str, Tensor], dt: float, height: float) -> Scor
             distance of the `furthest` joint from the stance [rad], squares of the trunk's
             `velocity` [m²/s²], of its angular velocity `spin` and of the `joints`' speeds, their
             mean [rad²/s²]. `power` [W]; `fastest` joint speed [rad/s] and largest `torque` [N m] of
-            a moment; `jerk`, the squared change of the action.
+            a moment; `action_rate`, the squared change of the action.
         dt: control period [s].
         height: of a trunk that stands [m].
 
@@ -53,7 +53,7 @@ def standing_scores(record: dict[str, Tensor], dt: float, height: float) -> Scor
         energy=dt * record["power"].sum(0).mean().item(),
         fastest=record["fastest"].amax(0).mean().item(),
         torque=record["torque"].amax(0).mean().item(),
-        jerk=record["jerk"].mean().item(),
+        action_rate=record["action_rate"].mean().item(),
     )
 
 
@@ -62,15 +62,15 @@ def hover_scores(record: dict[str, Tensor], dt: float, redraw: int) -> Scores:
 
     Args:
         record: (T, B) of each measure: `distance` from the point [m], `speed` [m/s], `spin`
-            [rad/s], `jerk` and `saturated` of the action, `power`, and `terminated`.
+            [rad/s], `action_rate` and `saturated` of the action, `power`, and `terminated`.
         dt: control period [s].
         redraw: control steps between two points.
 
     Returns:
         `success` is the share of episodes without a crash that stay within 0.1 m for the last
         second. `points` is the share of all points at which that is so for their last second; after
-        a crash none counts as reached. `distance` [m], `spin` [rad/s] and `jerk` are root mean
-        squares in these seconds.
+        a crash none counts as reached. `distance` [m], `spin` [rad/s] and `action_rate` are root
+        mean squares in these seconds.
         `saturated` is the share of rotors at the limit of their action, and `power` that of
         hovering without wind, over the whole episode.
     """
@@ -90,7 +90,7 @@ def hover_scores(record: dict[str, Tensor], dt: float, redraw: int) -> Scores:
         crashes_per_episode=falls.mean().item(),
         distance=(last["distance"] ** 2).mean().sqrt().item(),
         spin=(last["spin"] ** 2).mean().sqrt().item(),
-        jerk=last["jerk"].mean().sqrt().item(),
+        action_rate=last["action_rate"].mean().sqrt().item(),
         saturated=record["saturated"].mean().item(),
         power=record["power"].mean().item(),
     )
@@ -108,7 +108,7 @@ def return_measures(s: State, gear: Tensor, limits: Tensor) -> dict[str, Tensor]
     return dict(
         speed=s.speed,
         power=(gear * s.action * s.joint_vel).abs().sum(1),
-        jerk=squared(s.action - s.previous),
+        action_rate=squared(s.action - s.previous),
         limit=((s.joint_pos < low) | (s.joint_pos > high)).any(1).float(),
     )
 
@@ -120,21 +120,22 @@ def return_scores(record: dict[str, Tensor], dt: float, solved: float) -> Scores
 
     Args:
         record: (T, B): `reward` of each step, `terminated`, and of each measure: `speed` forward
-            [m/s], `power` [W], `jerk` (square of the action's change), `limit` (1 where a joint is
-            beyond its range).
+            [m/s], `power` [W], `action_rate` (square of the action's change), `limit` (1 where a
+            joint is beyond its range).
         dt: control period [s].
         solved: the return of a success.
 
     Returns:
         `success` is the share of episodes with a return of at least `solved`. `return_std` is the
         returns' standard deviation, `steps` the mean length of an episode, `falls` the share that
-        ended early. `speed` [m/s], `jerk` and `limit` are means over all steps.
+        ended early. `speed` [m/s], `action_rate` and `limit` are means over all steps.
         `energy_per_metre` [J/m] is None if nothing moved forward.
     """
     ended = record["terminated"].float()
     counts = (ended.cumsum(0) - ended == 0).float()  # (T, B) 1 until the first end
     total, steps = (record["reward"] * counts).sum(0), counts.sum()
-    mean = {x: ((record[x] * counts).sum() / steps).item() for x in ("speed", "jerk", "limit")}
+    means = ("speed", "action_rate", "limit")
+    mean = {x: ((record[x] * counts).sum() / steps).item() for x in means}
     energy, meters = ((record[x] * counts).sum().item() * dt for x in ("power", "speed"))
     return dict(
         success=(total >= solved).float().mean().item(),

@@ -17,9 +17,9 @@ def walking_scores(
     """`success`, errors, falls, lift of the feet, drift and energy of B episodes.
 
     Args:
-        record: (T, B) of each measure. `settled` is 1 where errors count, else 0. `velocity_error`
-            [m²/s²] and `yaw_error` [rad²/s²] are squares, 0 where `settled` is. `moving` is 1 where
-            a motion is commanded. `power` [W], `speed` [m/s], `x` and `y` [m] are of the robot,
+        record: (T, B) of each measure. `tracked` is 1 where errors count, else 0. `velocity_error`
+            [m²/s²] and `yaw_error` [rad²/s²] are squares, 0 where `tracked` is. `commanded` is 1
+            where a motion is. `power` [W], `speed` [m/s], `x` and `y` [m] are of the robot,
             `foot_<name>` [m] heights of feet. `terminated`: it fell.
         dt, gait: control period [s], steps of each foot in a second [Hz].
         tolerance: largest errors of a success [m/s, rad/s].
@@ -31,14 +31,14 @@ def walking_scores(
         `drift_still` [m/s] is of those that were told to stand, and `energy_per_metre` [J/m] of
         those told to walk. A score of which no episode tells is None.
     """
-    counted = record["settled"].sum(0)
-    settled = counted.clamp(min=1)
-    velocity = (record["velocity_error"].sum(0) / settled).sqrt()
-    yaw = (record["yaw_error"].sum(0) / settled).sqrt()
+    counted = record["tracked"].sum(0)
+    steps = counted.clamp(min=1)
+    velocity = (record["velocity_error"].sum(0) / steps).sqrt()
+    yaw = (record["yaw_error"].sum(0) / steps).sqrt()
     falls = record["terminated"].float().sum(0)
     failed = dict(fell=falls > 0, off_velocity=velocity > tolerance, off_yaw=yaw > tolerance)
     good = ~torch.stack(list(failed.values())).any(0)
-    moving, stood = record["moving"].mean(0) > 0.5, falls == 0
+    moving, stood = record["commanded"].mean(0) > 0.5, falls == 0
     walking, still = moving & stood, ~moving & stood
     drift = drift_speed(torch.stack([record["x"], record["y"]]), dt)
     return dict(
@@ -91,8 +91,8 @@ def balance_scores(record: dict[str, Tensor], dt: float) -> dict[str, float]:
 
     Returns:
         `success` is the share of episodes whose pole is upright throughout the last 5 s.
-        `upright_s` is the time [s] from which the pole stays upright. `cart_rms` [m] and `effort`
-        are root mean squares of the cart's position and of the action in the last 5 s.
+        `upright_s` is the time [s] from which the pole stays upright. `cart_rms` [m] and
+        `action_rms` are root mean squares of the cart's position and of the action in the last 5 s.
     """
     upright, last = record["cos"] > UPRIGHT, round(BALANCED / dt)
     good = upright[-last:].all(0) & ~record["terminated"].any(0)
@@ -102,5 +102,5 @@ def balance_scores(record: dict[str, Tensor], dt: float) -> dict[str, float]:
         upright_s=(dt * (len(upright) - held).float()).mean().item(),
         cart_rms=(record["x"][-last:] ** 2).mean().sqrt().item(),
         furthest=record["x"].abs().amax().item(),
-        effort=record["control"][-last:].mean().sqrt().item(),
+        action_rms=record["control"][-last:].mean().sqrt().item(),
     )

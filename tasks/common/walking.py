@@ -155,7 +155,7 @@ class Walking(Task):
     def followed(self, s: State) -> Tensor:
         return torch.cat([s.velocity[:, :2], s.gyro[:, 2:]], 1)
 
-    def moving(self, s: State) -> Tensor:
+    def commanded(self, s: State) -> Tensor:
         """(B,) 1 where the command or the goal asks for a motion, else 0."""
         square = squared(s.command)
         if self.acceleration:
@@ -181,7 +181,7 @@ class Walking(Task):
             speeds=s.joint_vel,
             action=s.action,
             command=self.goal(s),
-            clock=self.moving(s)[:, None] * torch.cat([angle.cos(), angle.sin()], 1),
+            clock=self.commanded(s)[:, None] * torch.cat([angle.cos(), angle.sin()], 1),
         )
 
     def privileged(self, s: State) -> dict[str, Tensor]:
@@ -208,7 +208,7 @@ class Walking(Task):
     def swing(self, s: State) -> Tensor:
         """(B, F) how far the clock lifts each foot, in [0, 1]: 0 stands, 1 is a swing's top."""
         turned = 2 * math.pi * (s.phase[:, None] + self.lateness)
-        return self.moving(s)[:, None] * turned.sin().clamp(min=0)
+        return self.commanded(s)[:, None] * turned.sin().clamp(min=0)
 
     # Why: docs/decisions/walking.md
     def bends(self, s: State) -> Tensor:
@@ -231,35 +231,35 @@ class Walking(Task):
             velocity=gauss(s.velocity[:, :2] - goal[:, :2], self.sigma),
             yaw=gauss(s.gyro[:, 2:] - goal[:, 2:], self.sigma),
             feet=gauss(self.feet(s) - self.swing_height * self.swing(s), self.sigma_feet),
-            vertical=-(s.velocity[:, 2] ** 2),
-            tumble=-squared(s.gyro[:, :2]),
+            vertical_speed=-(s.velocity[:, 2] ** 2),
+            roll_pitch_rate=-squared(s.gyro[:, :2]),
             tilt=-squared(s.up[:, :2]),
             height=-((self.height_above_ground(s) - self.base_height) ** 2),
-            jerk=-squared(s.action - s.previous),
-            offset=-self.offset(s),
+            action_rate=-squared(s.action - s.previous),
+            mean_error=-self.bounded_error(s),
             power=-self.power(s),
         )
 
     # Why: docs/decisions/walking.md
-    def offset(self, s: State) -> Tensor:
+    def bounded_error(self, s: State) -> Tensor:
         """(B,) min(|ē_xy|, δ) + min(|ē_ω|, δ) of the mean error ē, as steep at 0 as elsewhere."""
         planar, turn = squared(s.mean_error[:, :2]).sqrt(), s.mean_error[:, 2].abs()
         return planar.clamp(max=ERROR_KNEE) + turn.clamp(max=ERROR_KNEE)
 
     def measure(self, s: State) -> dict[str, Tensor]:
         # The first second after a draw is ignored.
-        settled = (self.steps_since_command(s) >= round(1.0 / self.dt)).float()
+        tracked = (self.steps_since_command(s) >= round(1.0 / self.dt)).float()
         error = squared(s.velocity[:, :2] - s.command[:, :2])
         feet = self.feet(s)
         return dict(
-            settled=settled,
-            change=((s.action - s.previous) ** 2).mean(1).sqrt(),
-            wobble=squared(s.gyro[:, :2]).sqrt(),
-            effort=self.power(s) / self.weight,
-            fidget=(1 - self.moving(s)) * (s.joint_vel**2).mean(1).sqrt(),
-            velocity_error=settled * error,
-            yaw_error=settled * (s.gyro[:, 2] - s.command[:, 2]) ** 2,
-            moving=self.moving(s),
+            tracked=tracked,
+            action_rate=((s.action - s.previous) ** 2).mean(1).sqrt(),
+            roll_pitch_rate=squared(s.gyro[:, :2]).sqrt(),
+            power_per_weight=self.power(s) / self.weight,
+            joint_speed_standing=(1 - self.commanded(s)) * (s.joint_vel**2).mean(1).sqrt(),
+            velocity_error=tracked * error,
+            yaw_error=tracked * (s.gyro[:, 2] - s.command[:, 2]) ** 2,
+            commanded=self.commanded(s),
             power=self.power(s),
             speed=squared(s.velocity[:, :2]).sqrt(),
             x=s.qpos[:, 0],

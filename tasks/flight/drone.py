@@ -37,7 +37,7 @@ class Drone(Task):
     | term | part of r |
     |---|---|
     | `near`, `fine` | w₁, w₂: felt from afar, and close to the point |
-    | `slow`, `spin`, `tilt`, `jerk` | w₃ to w₆: how it flies |
+    | `slow`, `spin`, `tilt`, `action_rate` | w₃ to w₆: how it flies |
     | `crash` | w₇: a bonus, so it counts once |
 
     The rotors follow their controls with a lag. A state estimator gives position and velocity, as
@@ -147,7 +147,7 @@ class Drone(Task):
             slow=-squared(s.qvel[:, :3]),
             spin=-squared(s.qvel[:, 3:]),
             tilt=-((STEEP - self.up(s)).clamp(min=0) ** 2),
-            jerk=-squared(s.action - s.previous),
+            action_rate=-squared(s.action - s.previous),
         )
 
     def bonus(self, s):
@@ -162,7 +162,7 @@ class Drone(Task):
             distance=self.distance(s),
             speed=squared(s.qvel[:, :3]).sqrt(),
             spin=squared(s.qvel[:, 3:]).sqrt(),
-            jerk=squared(s.action - s.previous),
+            action_rate=squared(s.action - s.previous),
             saturated=(s.action.abs() >= self.clip).float().mean(1),
             # The power that a rotor takes goes with thrust to the power of 3/2 (momentum theory).
             power=(thrusts.clamp(min=0) ** 1.5).mean(1),

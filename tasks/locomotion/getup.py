@@ -45,9 +45,9 @@ class Getup(Task):
     | term | of the reward |
     |---|---|
     | `upright` | w₁: half of 1 + u_z, so a robot on its back has a way to go, too |
-    | `height`, `pose` | w₂, w₃: only where the trunk is upright |
+    | `height`, `posture` | w₂, w₃: only where the trunk is upright |
     | `still` | w₄: stands, and neither robot nor targets move |
-    | `jerk`, `power` | w₅, w₆: costs of changes of the action, and of mechanical power |
+    | `action_rate`, `power` | w₅, w₆: costs of changes of the action, and of mechanical power |
     | `fast`, `limits` | w₇, w₈: costs of joint speeds beyond q̇_max, and of angles near a limit |
 
     An action moves the target of each servo, at most a little ahead of the joint's measured angle;
@@ -195,9 +195,9 @@ class Getup(Task):
         return dict(
             upright=(1 + s.up[:, 2]) / 2,
             height=upright * tall,
-            pose=upright * (1 - away.mean(1)),
+            posture=upright * (1 - away.mean(1)),
             still=upright * tall * gauss(off, self.sigma_pose) * calm,
-            jerk=-squared(s.action - s.previous),
+            action_rate=-squared(s.action - s.previous),
             power=-self.power(s),
             fast=-squared((s.joint_vel.abs() - self.fastest).clamp(min=0)),
             limits=-squared(beyond.clamp(min=0)),
@@ -214,7 +214,7 @@ class Getup(Task):
             power=self.power(s),
             fastest=s.joint_vel.abs().amax(1),
             torque=self.torques(s).abs().amax(1),
-            jerk=squared(s.action - s.previous),
+            action_rate=squared(s.action - s.previous),
         )
 
     def score(self, record):

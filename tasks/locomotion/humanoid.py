@@ -47,11 +47,11 @@ class Humanoid(Walking):
     | term | part of r |
     |---|---|
     | `velocity`, `yaw`, `feet` | w₁ to w₃: what is commanded, and what the clock asks for |
-    | `vertical`, `tumble`, `tilt`, `height` | w₄ to w₇: how the base moves |
-    | `jerk`, `power` | w₈, w₉: what wears a robot |
+    | `vertical_speed`, `roll_pitch_rate`, `tilt`, `height` | w₄ to w₇: how the base moves |
+    | `action_rate`, `power` | w₈, w₉: what wears a robot |
     | `alive` | w₁₀: paid until it falls |
-    | `pose`, `level`, `slip` | w₁₁ to w₁₃: legs, soles and feet that stand |
-    | `offset` | w₁₄: a mean error, which w₁ and w₂ hardly feel; δ is 0.5 |
+    | `joint_deviation`, `level`, `feet_slide` | w₁₁ to w₁₃: legs, soles and feet that stand |
+    | `mean_error` | w₁₄: that of half a second, which w₁ and w₂ hardly feel; δ is 0.5 |
 
     The clock moves the two feet in antiphase. A unit of action moves the target of a joint by as
     much as makes `action_scale` of its largest torque τ_max, as in mjlab: by action_scale · τ_max
@@ -95,9 +95,9 @@ class Humanoid(Walking):
     def reward(self, s):
         return super().reward(s) | dict(
             alive=torch.ones_like(s.phase),
-            pose=-((s.joint_pos - self.stance) ** 2 * self.sideways).sum(1),
+            joint_deviation=-((s.joint_pos - self.stance) ** 2 * self.sideways).sum(1),
             level=-self.level(s),
-            slip=-self.slide(s),
+            feet_slide=-self.slide(s),
         )
 
     def terminated(self, s):
@@ -105,15 +105,16 @@ class Humanoid(Walking):
 
     def measure(self, s):
         """Measures of walking, and of what wears a robot down, each a mean over its joints."""
-        torque, change = s.span(*self.torques).abs(), s.action - s.previous
+        torque = s.span(*self.torques).abs()
         beyond = torch.relu(self.low - s.joint_pos) + torch.relu(s.joint_pos - self.high)
         return super().measure(s) | dict(
-            jerk=squared(change) / change.shape[1],
             saturated=(torque > FULL * self.torque_limit).float().mean(1),
             beyond=(beyond > 0).float().mean(1),
         )
 
     def score(self, record):
-        """Scores of walking; means of jerk, and of joints at full torque or beyond limits."""
-        wear = {name: record[name].mean().item() for name in ("jerk", "saturated", "beyond")}
+        """Scores of walking; means of joints at full torque or beyond limits, and of the squared
+        change of the action."""
+        wear = {name: record[name].mean().item() for name in ("saturated", "beyond")}
+        wear["action_rate"] = (record["action_rate"] ** 2).mean().item()
         return walking_scores(record, self.dt, self.gait, TOLERANCE) | wear

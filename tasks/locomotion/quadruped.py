@@ -39,9 +39,10 @@ class Quadruped(Walking):
     | term | part of r |
     |---|---|
     | `velocity`, `yaw`, `feet` | w₁ to w₃: what is commanded, and what the clock asks for |
-    | `vertical`, `tumble`, `tilt`, `height` | w₄ to w₇: how the trunk moves |
-    | `jerk`, `power`, `pose`, `slip` | w₈ to w₁₁: what wears a robot, and how it stands |
-    | `offset` | w₁₂: a mean error, which w₁ and w₂ hardly feel; δ is 0.5 |
+    | `vertical_speed`, `roll_pitch_rate`, `tilt`, `height` | w₄ to w₇: how the trunk moves |
+    | `action_rate`, `power` | w₈, w₉: what wears a robot |
+    | `joint_deviation`, `feet_slide` | w₁₀, w₁₁: how it stands |
+    | `mean_error` | w₁₂: that of half a second, which w₁ and w₂ hardly feel; δ is 0.5 |
 
     The clock moves diagonal pairs of legs in antiphase: a trot.
 
@@ -74,8 +75,8 @@ class Quadruped(Walking):
 
     def reward(self, s):
         return super().reward(s) | dict(
-            pose=-squared(s.joint_pos - self.stance),
-            slip=-self.slide(s),
+            joint_deviation=-squared(s.joint_pos - self.stance),
+            feet_slide=-self.slide(s),
         )
 
     def terminated(self, s):

@@ -87,7 +87,7 @@ class RoughQuadruped(OnTerrain, Quadruped):
         return super().reward(s) | dict(
             clearance=-(self.swing(s) * (self.margin - lowest).clamp(min=0) ** 2).sum(1),
             stumble=-((lowest < 0) * speed).sum(1),
-            stuck=-(self.moving(s) * (along < 0.1 * squared(goal))),
+            stuck=-(self.commanded(s) * (along < 0.1 * squared(goal))),
         )
 
     def terminated(self, s):

@@ -31,8 +31,8 @@ class Reach(Task):
     | `near` | exp(-d/σ): felt from everywhere | 1 |
     | `fine` | exp(-d/σ_f): felt close to the goal | 1 |
     | `speed` | -Σ(q̇/q̇_max)² | 1 |
-    | `jerk` | -abs(a - a')² | 1 |
-    | `middle` | -Σ((q - q̄)/h)²: 1 for each joint at an end of its range | 1 |
+    | `action_rate` | -abs(a - a')² | 1 |
+    | `joint_centering` | -Σ((q - q̄)/h)²: 1 for each joint at an end of its range | 1 |
     | p(q), c | the tool's position, and the command | m; world |
     | d | distance of the tool from the goal | m |
     | q, q̇, q̇_max | joint angles, speeds, and the largest speeds, `largest_speed` | rad, rad/s |
@@ -177,20 +177,20 @@ class Reach(Task):
             near=near,
             fine=fine,
             speed=-squared(s.joint_vel / self.speed_limit),
-            jerk=-squared(s.action - s.previous),
-            middle=-squared((s.joint_pos - self.center_pose) / self.half),
+            action_rate=-squared(s.action - s.previous),
+            joint_centering=-squared((s.joint_pos - self.center_pose) / self.half),
         )
 
     def measure(self, s):
         again, second = round(self.redraw / self.dt), round(SECOND / self.dt)
         torques, (low, high) = self.torques(s), self.joint_limits
-        room = torch.minimum(s.joint_pos - low, high - s.joint_pos)
+        margin = torch.minimum(s.joint_pos - low, high - s.joint_pos)
         return dict(
-            judged=(self.steps_since_command(s) >= again - second).float(),
+            scored=(self.steps_since_command(s) >= again - second).float(),
             distance=self.distance(s),
             power=(torques * s.joint_vel).abs().sum(1),
             torque=(torques.abs() / self.torque_limit).amax(1),
-            room=room.amin(1),
+            joint_margin=margin.amin(1),
             **{f"speed_{i + 1}": s.joint_vel[:, i] for i in range(self.mjm.nu)},
         )
 
@@ -203,11 +203,11 @@ class Reach(Task):
 
         `error` [m] is the mean distance then. The rest is of the whole episodes: `energy` [J] spent
         for a goal, `torque` and `speed` as the largest shares of what the joints bear, root mean
-        squares of `acceleration` [rad/s²] and `jerk` [rad/s³], and `room` [rad], the least distance
-        of a joint from the ends of its range.
+        squares of `acceleration` [rad/s²] and `jerk` [rad/s³], and `joint_margin` [rad], the least
+        distance of a joint from the ends of its range.
         """
-        judged = record["judged"] > 0.5
-        good = (self.within(record) | ~judged).all(0) & judged.any(0)
+        scored = record["scored"] > 0.5
+        good = (self.within(record) | ~scored).all(0) & scored.any(0)
         good &= ~record["terminated"].bool().any(0)
         names = [f"speed_{i + 1}" for i in range(self.mjm.nu)]
         speeds = torch.stack([record[name] for name in names], -1)  # (T, B, n)
@@ -215,13 +215,13 @@ class Reach(Task):
         jerk = acceleration.diff(dim=0) / self.dt
         return dict(
             success=good.float().mean().item(),
-            error=record["distance"][judged].mean().item() if judged.any() else None,
+            error=record["distance"][scored].mean().item() if scored.any() else None,
             energy=record["power"].mean().item() * self.redraw,
             torque=record["torque"].amax().item(),
             speed=(speeds.abs() / self.speed_limit).amax().item(),
             acceleration=(acceleration**2).mean().sqrt().item(),
             jerk=(jerk**2).mean().sqrt().item(),
-            room=record["room"].amin().item(),
+            joint_margin=record["joint_margin"].amin().item(),
         )
 
 

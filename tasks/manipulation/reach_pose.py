@@ -20,7 +20,7 @@ class ReachPose(Reach):
 
     | symbol | meaning | unit, frame |
     |---|---|---|
-    | `near`, `fine`, `speed`, `jerk` | as in `Reach`, with this d | 1 |
+    | `near`, `fine`, `speed`, `action_rate` | as in `Reach`, with this d | 1 |
     | θ | angle of the rotation from the tool's to the commanded one | rad |
     | ℓ | `lever`: how much of a distance a radian is | m/rad |
     | c_p | commanded position | m; world |
@@ -77,5 +77,5 @@ class ReachPose(Reach):
 
     def score(self, record):
         """Scores of `Reach`, and `angle`, the mean angle in the last second of each goal [rad]."""
-        judged = record["judged"] > 0.5
-        return super().score(record) | dict(angle=record["angle"][judged].mean().item())
+        scored = record["scored"] > 0.5
+        return super().score(record) | dict(angle=record["angle"][scored].mean().item())

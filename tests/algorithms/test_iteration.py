@@ -1,4 +1,4 @@
-"""The seam: what learners, sources and reward models may rely on."""
+"""The protocols: what learners, sources and reward models may rely on."""
 
 from pathlib import Path
 from typing import Any, ClassVar

@@ -49,9 +49,9 @@ TRAIN = {
     "algo.hidden=[64,wide]": "algo.hidden='wide': expected a whole number",
     f"seed={SEED}": f"expected a whole number from 0 to {EVALUATION_SEEDS - 1}",
     "stop_at=95": "stop_at=95: expected a number above 0, up to 1, or null",
-    "task.weights.jerk=-0.1": "task.weights.jerk=-0.1: expected a number of at least 0",
-    "task.weights.jerk=null": "task.weights.jerk=None: expected a number",
-    "~task.weights.jerk": "'~task.weights.jerk': only KEY=VALUE is understood",
+    "task.weights.action_rate=-0.1": "task.weights.action_rate=-0.1: expected a number of at least 0",
+    "task.weights.action_rate=null": "task.weights.action_rate=None: expected a number",
+    "~task.weights.action_rate": "'~task.weights.action_rate': only KEY=VALUE is understood",
     "+task.weights.joy=1": "'+task.weights.joy=1': only KEY=VALUE is understood",
     "seed=1,2": "'seed=1,2' is a list of values: add -m",
     "-m seed=1,x": "seed='x': expected a whole number",
@@ -74,7 +74,7 @@ TRAIN = {
     "randomise.force is off",
     "curriculum={task.randomise.push.low:{from:1,to:-1,by:iteration,start:0,stop:9}}": "at "
     "iteration 0, success 0: task",
-    "curriculum={task.weights.jerk:{from:1,to:2,by:time,start:0,stop:9}}": "by=time: choose one "
+    "curriculum={task.weights.power:{from:1,to:2,by:time,start:0,stop:9}}": "by=time: choose one "
     "of iteration, success",
     "task.fastest=[1,0.5]": "task.fastest=[1, 0.5]: expected 3 numbers, such as [1.0, 0.5, 1.0]",
     "task.clip=nan": "task.clip=nan: expected a finite number",
@@ -335,9 +335,9 @@ DISAGREE = "reward terms and weights disagree: "
 @pytest.mark.parametrize(
     "key, value, says",
     [
-        ("task.weights.jerk", None, f"{DISAGREE}'jerk' has no weight"),
+        ("task.weights.action_rate", None, f"{DISAGREE}'action_rate' has no weight"),
         ("task.weights.joy", 1.0, f"{DISAGREE}'joy' is no term"),
-        ("task.weights.jerk", -1.0, "config.yaml: task.weights.jerk=-1.0: expected a number of"),
+        ("task.weights.action_rate", -1.0, "config.yaml: task.weights.action_rate=-1.0: expected a number of"),
         ("algo", 3, "config.yaml: algo=3: expected keys with values"),
         ("algo.speed", 3, "config.yaml: unknown key algo.speed"),
     ],

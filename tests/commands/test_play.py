@@ -302,10 +302,10 @@ def test_resume_changes_little(here, copy, capsys):
     assert "iterations=1: run has done 2 already" in line
     assert (copy / "config.yaml").read_bytes() == before
     words = ("task=quadruped", "num_envs=16", "iterations=3", "export=none", "report=false")
-    changes = ("algo.gamma=0.9", "task.weights.jerk=1")
+    changes = ("algo.gamma=0.9", "task.weights.action_rate=1")
     done = command(*resume_run, *words, *changes, cwd=here)
     assert done.returncode == 0 and re.fullmatch("warning: .*\n", done.stderr)
-    differences = ("task.weights.jerk 0.04 → 1", "algo.gamma 0.97 → 0.9")
+    differences = ("task.weights.action_rate 0.04 → 1", "algo.gamma 0.97 → 0.9")
     assert all(x in done.stderr for x in ("from iteration 2 on this is not the run", *differences))
     assert Run(copy).config["algo"]["gamma"] == 0.9
     assert not (copy / "policy.onnx").exists()  # export=none: it was of iteration 2

@@ -14,7 +14,7 @@ from gpusim_rl.core.paths import CONF
     "name, words",
     [
         ("config", []),
-        ("config", ["task=humanoid", "seed=3", "task.weights.jerk=0.5"]),
+        ("config", ["task=humanoid", "seed=3", "task.weights.action_rate=0.5"]),
         ("config", ["task.noise={gyro: 0.1}", "task=quadruped_rough", "algo.hidden=[8]"]),
         ("config", ["sim=warp", "log=none", "recipe=robot", "++curriculum.task.clip.stop=3"]),
         ("config", ["algo=sac", "algo.gamma=0.9", "~task"]),

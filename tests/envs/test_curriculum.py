@@ -48,7 +48,7 @@ PLAN = written(
     {
         "task.randomise.push.high": schedule(0, 2, 1, 5),
         "task.randomise.friction.low": schedule(1.25, 0.25, 0, 0.5, "success"),
-        "task.weights.jerk": schedule(0, 0.4, stop=4),
+        "task.weights.action_rate": schedule(0, 0.4, stop=4),
         "task.noise.gyro": schedule(0, 1, stop=4),
         "task.randomise.push.every": schedule(8, 4, stop=4),
         "task.sigma": schedule(1, 0.5, stop=4),
@@ -76,7 +76,7 @@ def test_numbers_follow_the_plan():
         numbers = {key: place.flatten()[0].item() for key, place in places.items()}
         assert numbers["task.randomise.push.high"] == pytest.approx(2 * min(max((i - 1) / 4, 0), 1))
         assert numbers["task.randomise.friction.low"] == pytest.approx(1.25 - min(0.2 * i, 1))
-        assert numbers["task.weights.jerk"] == pytest.approx(min(0.1 * i, 0.4))
+        assert numbers["task.weights.action_rate"] == pytest.approx(min(0.1 * i, 0.4))
         assert numbers["task.randomise.push.every"] == pytest.approx(8 - min(i, 4))
         assert (env.measurement.amplitudes[:3] == min(i / 4, 1)).all() and (
             env.measurement.amplitudes[3:6] == env.measurement.amplitudes[3]
@@ -178,7 +178,7 @@ def test_an_evaluation_has_the_last_values():
     """What is evaluated, and what the run's configuration says, is the end of the plan, from the
     first iteration on."""
     cfg = check_words(*TINY, PLAN)
-    assert (cfg.task.weights["jerk"], cfg.task.noise["gyro"]) == (0.4, 1)
+    assert (cfg.task.weights["action_rate"], cfg.task.noise["gyro"]) == (0.4, 1)
     ppo = make_iteration(cfg)
     ppo.iteration()
     task = ppo.env.task.evaluation()
@@ -275,13 +275,13 @@ def test_a_schedule_of_the_tasks_file(tmp_path, monkeypatch):
 def test_a_dropped_schedule_is_said():
     """A schedule, or one of two, that a continuation leaves out is a change."""
     cfg = compose.compose_plain("config", [])
-    two = {"task.swing_height": schedule(0, 0.08), JERK: schedule(0, 0.01)}
+    two = {"task.swing_height": schedule(0, 0.08), RATE: schedule(0, 0.01)}
     one = {"task.swing_height": schedule(0, 0.08)}
     for before, after in ((two, one), (one, {}), (one, None), (None, one)):
         changes = resume.changes(cfg | {"curriculum": before}, cfg | {"curriculum": after})
         assert list(changes) == ["curriculum"]
     assert not resume.changes(cfg | {"curriculum": {}}, cfg | {"curriculum": None})
-    judged = cfg | {"curriculum": {JERK: schedule(0, 0.01, by="success")}}
+    judged = cfg | {"curriculum": {RATE: schedule(0, 0.01, by="success")}}
     assert list(resume.changes(judged, judged | {"eval_every": 3})) == ["eval_every"]
     assert not resume.changes(cfg, cfg | {"eval_every": 3})
 
@@ -402,7 +402,7 @@ def test_scheduled_numbers_are_columns():
     assert not any(key.startswith("schedule/") for key in plain)
 
 
-JERK, TILT, SWING = "task.weights.jerk", "task.randomise.tilt.high", "task.swing_height"
+RATE, TILT, SWING = "task.weights.action_rate", "task.randomise.tilt.high", "task.swing_height"
 FAST = "task.fastest"
 
 
@@ -430,7 +430,7 @@ NONSENSE: list[tuple] = [
     ({"algo.mirror_coef": schedule(0, 1)}, "algo.mirror_coef cannot be scheduled"),
     # plans that contradict the command line
     ({SWING: schedule(0, 0.2)}, f"{SWING}=0.1, but its curriculum ends at 0.2", f"{SWING}=0.1"),
-    ({JERK: schedule(0, 0.4)}, "=5, but its curriculum ends at 0.4", "task.weights={jerk:5}"),
+    ({JERK: schedule(0, 0.4)}, "=5, but its curriculum ends at 0.4", "task.weights={action_rate:5}"),
     ({"task.base_height": schedule(0.2, 0.25)}, " ends at 0.25, but this robot has", ROBOT),
     # ranges that cross on their way
     (

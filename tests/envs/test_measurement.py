@@ -140,7 +140,7 @@ def test_errors_are_captured_and_resumed(sim):
     by = {"from": 0.0, "to": 0.04, "start": 0, "stop": 4}
     plan = {
         "task.randomise.push.low": by | {"by": "iteration"},
-        "task.weights.jerk": by | {"by": "success"},
+        "task.weights.action_rate": by | {"by": "success"},
     }
     first, second = (make_ppo(make_env(**short), schedule=Curriculum(plan)) for _ in range(2))
     first.iteration()

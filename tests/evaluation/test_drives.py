@@ -60,7 +60,8 @@ def test_a_robot_that_stands_follows_no_command_to_move(monkeypatch, commanded):
     assert (
         all(row.failed for row in moving) and [row for row in rows if not row.failed] == rows[-1:]
     )
-    assert all(row.measures.keys() == {"change", "wobble", "effort", "fidget"} for row in rows)
+    names = {"action_rate", "roll_pitch_rate", "power_per_weight", "joint_speed_standing"}
+    assert all(row.measures.keys() == names for row in rows)
 
 
 def test_no_time_limit_ends_a_drive(monkeypatch, commanded):
@@ -84,7 +85,8 @@ def test_a_measure_beyond_its_bound_is_a_failure(monkeypatch):
         shake["sign"] = -shake["sign"]
         return torch.full((len(obs), 12), 0.5 * shake["sign"])
 
-    for bounds, expected in (({"change": 0.9, "fidget": 0.1}, ["change", "fidget"]), ({}, [])):
+    exceeded = {"action_rate": 0.9, "joint_speed_standing": 0.1}
+    for bounds, expected in ((exceeded, [*exceeded]), ({}, [])):
         loose = {"least": 9.0}
         task = make_task("quadruped", gait_pose=(0.0, 0.0, 0.0), drive_limits=bounds | loose)
         still = drives.drive(cast(Any, Stateless(act)), task, weights=weights_of())[-1]
@@ -94,7 +96,7 @@ def test_a_measure_beyond_its_bound_is_a_failure(monkeypatch):
 
 def test_a_bound_of_no_measure_is_refused():
     """The line names the measures, before anything is trained."""
-    with pytest.raises(ValueError, match="'shake' is no measure: choose of relative, least, settl"):
+    with pytest.raises(ValueError, match="'shake' is no measure: choose of relative, least, track"):
         make_env("quadruped", 2, drive_limits={"shake": 1.0})
 
 

@@ -452,7 +452,7 @@ def test_commands_for_a_task_of_the_user(elsewhere, monkeypatch):
 
 def test_the_command_trains_the_same(tmp_path):
     """Its words compose the configuration of the run, with its groups, recipe and curriculum."""
-    words = ["task=quadruped", "recipe=robot", "terrain=rough", "seed=4", "task.weights.jerk=0.1"]
+    words = ["task=quadruped", "recipe=robot", "terrain=rough", "seed=4", "task.weights.feet=0.1"]
     config = compose_plain("config", words)
     path = make_run(tmp_path / "run")
     (path / "config.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(config))))

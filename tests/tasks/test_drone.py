@@ -37,7 +37,7 @@ def test_golden_rewards():
         "slow": pytest.approx(-9.0),  # -(1 + 4 + 4)
         "spin": pytest.approx(-0.09),  # -(0.01 + 0.04 + 0.04)
         "tilt": 0.0,  # upright
-        "jerk": pytest.approx(-0.3),  # -(0.01 + 0.04 + 0.09 + 0.16)
+        "action_rate": pytest.approx(-0.3),  # -(0.01 + 0.04 + 0.09 + 0.16)
         "crash": 0.0,
     }
 
@@ -63,7 +63,7 @@ def test_scores():
     steps, redraw = 400, 200
     record = {
         name: torch.zeros(steps, 4)
-        for name in ("distance", "speed", "spin", "jerk", "saturated", "power", "terminated")
+        for name in ("distance", "speed", "spin", "action_rate", "saturated", "power", "terminated")
     }
     record["distance"][:149] = 1.0  # on the way
     record["distance"][199] = 1.0  # the first state with the second point

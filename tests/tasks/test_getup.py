@@ -42,9 +42,9 @@ def test_golden_rewards():
     want = dict(
         upright=0.9,
         height=0.64 * 0.75,
-        pose=0.64 * (1 - 1.940196 / 44.409),
+        posture=0.64 * (1 - 1.940196 / 44.409),
         still=0.64 * 0.75 * math.exp(-0.853225 / 2.25) * math.exp(-9 / 64 - 0.5 / 3.24),
-        jerk=-2.0,
+        action_rate=-2.0,
         power=-34.0,
         fast=0.0,
         limits=-0.01,
@@ -94,8 +94,9 @@ def test_scores():
     """Success needs all of the last second: upright, tall, near the stance, still; and no fault."""
     task = make_task("getup")
     steps = task.horizon
-    names = (*("up", "height", "furthest", "velocity", "spin", "joints"), "power", "fastest")
-    record = {name: torch.zeros(steps, 6) for name in (*names, "torque", "jerk", "terminated")}
+    names = ("up", "height", "furthest", "velocity", "spin", "joints", "power", "fastest")
+    names += ("torque", "action_rate", "terminated")
+    record = {name: torch.zeros(steps, 6) for name in names}
     record["up"][:], record["height"][:] = 1.0, task.base_height
     record["up"][:100] = -1.0  # falls on its back, and stands after 2 s
     record["up"][:50, 1] = 1.0  # this one fell on its feet

@@ -24,15 +24,15 @@ FLAT = {
     "yaw": math.exp(-0.64),  # exp(-(0.6 - 0.2)²/0.5²) = exp(-0.16/0.25)
     # wanted are 0.08, 0, 0 and 0.08 m: exp(-(0.01² + 0.03²)/0.1²) = exp(-0.001/0.01)
     "feet": math.exp(-0.1),
-    "vertical": -0.04,  # -(-0.2)²
-    "tumble": -0.25,  # -(0.3² + 0.4²)
+    "vertical_speed": -0.04,  # -(-0.2)²
+    "roll_pitch_rate": -0.25,  # -(0.3² + 0.4²)
     "tilt": -0.1,  # -(0.3² + 0.1²)
     "height": -0.0009,  # -(0.25 - 0.28)²
-    "jerk": -3.0,  # twelve joints, each 0.5 from the action before: -12 · 0.25
+    "action_rate": -3.0,  # twelve joints, each 0.5 from the action before: -12 · 0.25
     "power": -12.0,  # twelve joints of 2 N m at 0.5 rad/s
-    "pose": -0.12,  # twelve joints, each 0.1 rad from the stance: -12 · 0.01
-    "offset": -0.5 - 0.2,  # |(0.5, 0.4)| is beyond the bound of 0.5
-    "slip": -1.25,  # of FR and RL, which stand: -(0.6² + 0.8² + 0.5²)
+    "joint_deviation": -0.12,  # twelve joints, each 0.1 rad from the stance: -12 · 0.01
+    "mean_error": -0.5 - 0.2,  # |(0.5, 0.4)| is beyond the bound of 0.5
+    "feet_slide": -1.25,  # of FR and RL, which stand: -(0.6² + 0.8² + 0.5²)
 }
 
 

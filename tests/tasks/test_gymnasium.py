@@ -138,11 +138,11 @@ def test_return_scores():
     terminated = torch.tensor([[False, False], [True, False], [False, False]])
     speed = torch.tensor([[1.0, 2.0], [3.0, 2.0], [100.0, 2.0]])
     record = dict(terminated=terminated, reward=torch.tensor([[1.0, 4], [2, 4], [99, 4]]))
-    record |= dict(speed=speed, power=10 * speed, jerk=speed, limit=(speed > 2).float())
+    record |= dict(speed=speed, power=10 * speed, action_rate=speed, limit=(speed > 2).float())
     scores = return_scores(record, 0.5, 12.0)
     # returns 3 and 12; five steps count, with speeds of 1 + 3 + 2 + 2 + 2
     want = dict(success=0.5, return_std=4.5, steps=2.5, falls=0.5, energy_per_metre=10.0)
-    assert scores == pytest.approx(want | dict(speed=2.0, jerk=2.0, limit=0.2))
+    assert scores == pytest.approx(want | dict(speed=2.0, action_rate=2.0, limit=0.2))
     still = return_scores(record | dict(speed=0 * speed), 0.5, 12.0)
     assert still["energy_per_metre"] is None
 

@@ -11,17 +11,17 @@ from tests.tasks.test_golden import FLAT, terms_of, walker
 from tests.worlds import make_env, make_task
 
 # Each term is computed by hand of the state in `walker`. These are those of quadrupeds, too.
-SHARED = ("velocity", "yaw", "vertical", "tumble", "tilt", "jerk", "power")
+SHARED = ("velocity", "yaw", "vertical_speed", "roll_pitch_rate", "tilt", "action_rate", "power")
 GOLDEN = {key: FLAT[key] for key in SHARED} | {
     # exp(-((0.06 - 0.1)² + (0.03 - 0)²) / 0.1²) = exp(-0.0025 / 0.01)
     "feet": math.exp(-0.25),
     "height": -0.0016,  # -(0.70 - 0.74)²
     "alive": 1.0,
     # 0.1 rad from the stance, of the six joints that do not bend a leg forward: -6 · 0.1²
-    "pose": -0.06,
+    "joint_deviation": -0.06,
     "level": -(0.25 + 0.01),  # -(0.3² + 0.4² + 0.1²)
-    "offset": -0.5 - 0.3,  # |(0.3, -0.4)|, and the yaw rate's
-    "slip": -1.0,  # of the right foot, which stands: -(0.6² + 0.8²)
+    "mean_error": -0.5 - 0.3,  # |(0.3, -0.4)|, and the yaw rate's
+    "feet_slide": -1.0,  # of the right foot, which stands: -(0.6² + 0.8²)
 }
 
 

@@ -38,10 +38,11 @@ def test_terms_by_hand():
     The tool is (0.03, 0, 0.04) m from the goal: d = 0.05 m. With σ = 0.4 m and σ_f = 0.05 m,
     near = exp(-0.05/0.4) = exp(-1/8) = 0.882497, fine = exp(-1) = 0.367879.
     Joint 1 turns at 1.0875 rad/s, half of 2.175; joint 7 at 2.61, all of it:
-    speed = -(0.25 + 1) = -1.25. The action changes by 0.3 and 0.4: jerk = -(0.09 + 0.16) = -0.25.
+    speed = -(0.25 + 1) = -1.25. The action changes by 0.3 and 0.4:
+    action_rate = -(0.09 + 0.16) = -0.25.
     Joint 1 is half of the way from the middle to the end of ±2.8973, joint 4 in the middle of
     -3.0718 to -0.0698, joint 6 in that of -0.0175 to 3.7525, and joint 7 at its end:
-    middle = -(0.25 + 1) = -1.25.
+    joint_centering = -(0.25 + 1) = -1.25.
     """
     s = state(
         "reach",
@@ -53,7 +54,7 @@ def test_terms_by_hand():
         previous=[0.2, 0, 0, 0, 0, 0, 0],
     )
     terms = make_task("reach", sigma=0.4, sigma_fine=0.05).reward(s)
-    want = dict(near=0.882497, fine=0.367879, speed=-1.25, jerk=-0.25, middle=-1.25)
+    want = dict(near=0.882497, fine=0.367879, speed=-1.25, action_rate=-0.25, joint_centering=-1.25)
     assert {k: v[0].item() for k, v in terms.items()} == pytest.approx(want, abs=1e-6)
 
 
@@ -115,19 +116,19 @@ def test_goals_can_be_reached():
 def test_success_is_of_the_last_second_of_each_goal(name):
     """One step outside the tolerance in a goal's last second fails the episode; before it, none.
 
-    A fault fails it, too; and where nothing is judged, nothing is a success.
+    A fault fails it, too; and where nothing is scored, nothing is a success.
     """
     task = make_task(name)
     steps, again = task.horizon, round(task.redraw / task.dt)
     time = torch.arange(1, steps + 1) % again
-    names = ("power", "torque", "room", "distance", "terminated", "angle")
+    names = ("power", "torque", "joint_margin", "distance", "terminated", "angle")
     names += tuple(f"speed_{i + 1}" for i in range(7))
     record = {key: torch.zeros(steps, 3) for key in names}
-    record |= dict(judged=(time >= again - 25).float()[:, None].expand(-1, 3))
+    record |= dict(scored=(time >= again - 25).float()[:, None].expand(-1, 3))
     record["distance"][73, 0] = record["distance"][74, 1] = record["distance"][199, 2] = 1.0
-    assert record["judged"][:, 0].sum() == 50  # 25 control steps of each of two goals
+    assert record["scored"][:, 0].sum() == 50  # 25 control steps of each of two goals
     assert task.score(record)["success"] == pytest.approx(2 / 3)
     record["terminated"][10, 0] = 1.0
     assert task.score(record)["success"] == pytest.approx(1 / 3)
-    nothing = task.score(record | dict(judged=torch.zeros(steps, 3)))
+    nothing = task.score(record | dict(scored=torch.zeros(steps, 3)))
     assert nothing["success"] == 0 and nothing["error"] is None

@@ -14,19 +14,21 @@ STEPS, DT, GAIT = 100, 0.02, 2.0
 MOST = {"getup": 0.095, "reach": 0.095, "reach_pose": 0.09, "humanoid": 0.0}  # of successes
 
 
-def walked(settled: list[float], terminated: list[bool], moving: list[float]) -> dict[str, Tensor]:
+def walked(
+    tracked: list[float], terminated: list[bool], commanded: list[float]
+) -> dict[str, Tensor]:
     """The record of some robots: 0.1 m/s and 0.2 rad/s off, at 0.5 m/s, with feet at 5 cm."""
-    worlds = len(settled)
+    worlds = len(tracked)
     every = torch.ones(STEPS, worlds)
-    counted = every * torch.tensor(settled)
+    counted = every * torch.tensor(tracked)
     fell = torch.zeros(STEPS, worlds, dtype=torch.bool)
     fell[-1] = torch.tensor(terminated)
     return {
-        "settled": counted,
+        "tracked": counted,
         "velocity_error": 0.01 * counted,
         "yaw_error": 0.04 * counted,
         "terminated": fell,
-        "moving": every * torch.tensor(moving),
+        "commanded": every * torch.tensor(commanded),
         "power": 60 * every,
         "speed": 0.5 * every,
         "x": 0.01 * torch.arange(STEPS)[:, None] * every,
@@ -55,7 +57,7 @@ def test_causes_on_rough_ground_are_those_of_its_success():
     """A robot fails that falls or makes too little way; errors of velocity and yaw are no cause."""
     record = walked([1, 1, 1], [False, True, False], [1, 1, 1])
     record |= {f"foot_{name}": record["foot_FL"] for name in ("RL", "RR")}
-    record |= {"velocity_error": 4 * record["settled"], "wanted": torch.ones(STEPS, 3)}
+    record |= {"velocity_error": 4 * record["tracked"], "wanted": torch.ones(STEPS, 3)}
     record["progress"] = torch.tensor([0.8, 0.8, 0.7]).expand(STEPS, 3)
     scores = make_task("quadruped_rough").score(record)
     causes = {name: scores.get(name) for name in ("success", "fell", "off_distance")}

@@ -61,7 +61,7 @@ def test_a_robot_that_slows_down_still_walks():
     task, s = limited(3)
     zero, fast = torch.zeros(3), torch.tensor([0.5, 0.0, 0.0])
     s = s.with_(goal=torch.stack([fast, zero, zero]), command=torch.stack([zero, -fast, zero]))
-    assert task.moving(s).tolist() == [1.0, 1.0, 0.0]
+    assert task.commanded(s).tolist() == [1.0, 1.0, 0.0]
 
 
 def test_rewards_are_paid_for_the_goal():
@@ -88,7 +88,7 @@ def test_a_small_command_makes_a_humanoid_walk():
     """It lifts its feet at 0.06 m/s, where the quadruped stands."""
     for name, moves in (("humanoid", 1.0), ("quadruped", 0.0)):
         s = make_env(name, 1).current_state().with_(command=torch.tensor([[0.06, 0.0, 0.0]]))
-        assert make_task(name).moving(s).item() == moves
+        assert make_task(name).commanded(s).item() == moves
 
 
 def test_a_wrong_number_of_limits_is_one_line():

@@ -79,7 +79,7 @@ def test_a_training_reports_its_machine(tmp_path, monkeypatch):
     last = samples(content)
     assert meanwhile["gpusim_running", ""] == 1 and last["gpusim_running", ""] == 0
     assert last["gpusim_iteration", ""] == 6
-    assert last["gpusim_reward", "jerk"] == pytest.approx(rows[-1]["reward/jerk"])
+    assert last["gpusim_reward", "action_rate"] == pytest.approx(rows[-1]["reward/action_rate"])
     assert 1e7 < last["gpusim_system_process_bytes", ""] < 1e11
 
 

@@ -36,8 +36,8 @@ from tests.wandb_file import read_wandb, records
 from tests.worlds import ROOT
 
 NAMES = {x.key: x.public for x in METRICS}
-ROW = {"iteration": 3, "return": 12.345, "reward/jerk": -0.01, "share/physics": 0.6}
-PUBLIC = {"train/return": 12.345, "reward/jerk": -0.01, "perf/share/physics": 0.6}
+ROW = {"iteration": 3, "return": 12.345, "reward/action_rate": -0.01, "share/physics": 0.6}
+PUBLIC = {"train/return": 12.345, "reward/action_rate": -0.01, "perf/share/physics": 0.6}
 LOG = {"project": "p", "run": None, "group": None, "tags": [], "registry": None}
 CONFIG = {"task": {"name": "quadruped"}, "log": LOG}
 

@@ -472,7 +472,7 @@ def test_what_is_asked_and_what_is_measured(web):
     assert measured == pytest.approx(panel.rollout.followed.tolist()) and any(measured)
     gains, costs, _ = panel.plots
     assert {*gains.names} | {*costs.names} == {*panel.rollout.terms}
-    assert "velocity" in gains.names and "jerk" in costs.names
+    assert "velocity" in gains.names and "action_rate" in costs.names
 
 
 def test_measured_of_a_file(show, trained):

@@ -52,7 +52,7 @@ class Balancer(Task):
 
     def reward(self, s):
         speed, turn = (gauss(x, self.sigma) for x in self.errors(s).split(1, 1))
-        return dict(speed=speed, turn=turn, jerk=-squared(s.action - s.previous))
+        return dict(speed=speed, turn=turn, action_rate=-squared(s.action - s.previous))
 
     def terminated(self, s):
         return s.up[:, 2] < 0.5  # it leans by more than 60°
@@ -61,12 +61,12 @@ class Balancer(Task):
         return dict(fall=-self.terminated(s).float())
 
     def measure(self, s):
-        settled = (self.steps_since_command(s) * self.dt > 2.0).float()  # it had two seconds
-        speed, turn = (settled[:, None] * self.errors(s).square()).unbind(1)
-        return dict(speed=speed, turn=turn, settled=settled)
+        tracked = (self.steps_since_command(s) * self.dt > 2.0).float()  # it had two seconds
+        speed, turn = (tracked[:, None] * self.errors(s).square()).unbind(1)
+        return dict(speed=speed, turn=turn, tracked=tracked)
 
     def score(self, record):
-        count, fell = record["settled"].sum(0).clamp(min=1), record["terminated"].any(0)
+        count, fell = record["tracked"].sum(0).clamp(min=1), record["terminated"].any(0)
         speed, turn = ((record[x].sum(0) / count).sqrt() for x in ("speed", "turn"))
         good = ~fell & (speed < 0.15) & (turn < 0.15)  # root mean squares of an episode
         scores = dict(success=good, fell=fell, speed_error=speed, turn_error=turn)
