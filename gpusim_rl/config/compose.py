@@ -173,10 +173,8 @@ def build(
             cfg = compose_words(name, overrides)
             keys = [word.partition("=")[0].lstrip("+") for word in overrides]
             if "algo" not in cfg:
-                quick = (
-                    without(QUICK, tuple(keys)) if flatten(cfg).get("gate.quick") is True else {}
-                )
-                return merged(cfg, quick)
+                quick = flatten(cfg).get("gate.quick") is True
+                return merged(cfg, without(QUICK, tuple(keys))) if quick else cfg
             check_names(cfg, overrides)
             cfg["algo"] = {"name": ALGO} | cfg["algo"]
             keys = [key for key in keys if not is_group(key)]
