@@ -346,7 +346,7 @@ def version_table(rows: list[Row]) -> str:
     """Versions in columns, of which those that are empty are left out."""
     lines = [("name", "version", "aliases", "success", "verdict", "date", "note")]
     for row in rows:
-        success = f"{x:.3f}" if isinstance(x := row["success"], float | int) else ""
+        success = "" if row["success"] is None else f"{row['success']:.3f}"
         verdict = row["verdict"] or "unjudged"
         verdict += ",changed" * row["changed"]  # other limits or scenarios than usual
         note = " ".join([*row["note"].split(), *["(file removed)"] * bool(row["removed"])])

@@ -418,7 +418,8 @@ def checked(row: Row) -> Row:
     """A row of the database with its maps; ValueError for what this program never writes."""
     # whoever edited the database may have put anything into any column, a path into a name
     for key, x in row.items():
-        right = isinstance(x, int if key in NUMBERS else str) or (key == "removed" and x is None)
+        kind = int if key in NUMBERS else float if key == "success" else str
+        right = isinstance(x, kind) or (key == "removed" and x is None)
         if not right or (key in DIGESTS and not re.fullmatch("[0-9a-f]{64}", str(x))):
             raise ValueError(f"{key} is {x!r}"[:200])
         if key in ("name", "alias"):
