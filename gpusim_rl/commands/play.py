@@ -8,6 +8,7 @@ import sys
 from gpusim_rl.commands.play_mode import MODES, check_task, choose_mode, demo
 from gpusim_rl.config import command_line
 from gpusim_rl.core import errors
+from gpusim_rl.core.provenance import limit_cores
 from gpusim_rl.play.player import Settings
 
 
@@ -16,6 +17,7 @@ def play(cfg: Settings, show_demo: bool = False) -> None:
     with errors.one_line_errors():
         cfg = demo(cfg) if show_demo else cfg
         mode = choose_mode(cfg)
+        limit_cores(cfg["threads"])
     MODES[mode].run(cfg)
 
 

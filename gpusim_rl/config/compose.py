@@ -24,12 +24,14 @@ from yaml import YAMLError
 
 from gpusim_rl.config import check_words, user_files
 from gpusim_rl.config.device_overrides import KEYS, without
-from gpusim_rl.config.nested_dict import flatten, is_below, leaves
+from gpusim_rl.config.nested_dict import flatten, is_below, leaves, merged
 from gpusim_rl.config.recipe import apply_ranges, apply_recipe, apply_section
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CODE, CONF, user_folder
 
 ALGO = "ppo"  # what a file without algo.name means
+# What gate.quick=true makes of the gate: robots of a scenario, and minutes of the endurance
+QUICK = {"gate": {"robots": 16, "endurance": {"minutes": 1.0}}}
 # What an algorithm of ours takes of a task's numbers for PPO, instead of the discount
 FROM_TASK = {"distill": ("hidden", "activation")}  # so that PPO may begin with the student
 
@@ -169,10 +171,11 @@ def build(
             plan = compose_words(name, ["curriculum=null", *plans]) if plans else {}
             overrides = [word for word in overrides if word not in plans]
             cfg = compose_words(name, overrides)
-            if "algo" not in cfg:
-                return cfg
-            check_names(cfg, overrides)
             keys = [word.partition("=")[0].lstrip("+") for word in overrides]
+            if "algo" not in cfg:
+                quick = flatten(cfg).get("gate.quick") is True
+                return merged(cfg, without(QUICK, tuple(keys))) if quick else cfg
+            check_names(cfg, overrides)
             cfg["algo"] = {"name": ALGO} | cfg["algo"]
             keys = [key for key in keys if not is_group(key)]
             algo = cfg["algo"]["name"]

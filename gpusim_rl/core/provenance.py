@@ -2,6 +2,7 @@
 
 import os
 import platform
+import random
 import re
 import subprocess
 from importlib import metadata
@@ -48,6 +49,19 @@ def cores_available() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def limit_cores(count: int) -> None:
+    """Let this process use so many of its cores, 0 all; of use before torch is loaded.
+
+    Two programs with one core each get different ones, most often: which ones is drawn.
+    """
+    if not count:
+        return
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, random.sample(cores, min(count, len(cores))))
+    os.environ["OMP_NUM_THREADS"] = str(min(count, cores_available()))
 
 
 def processor() -> str:

@@ -102,6 +102,7 @@ RANGES: dict[str, Range] = {
 SECONDS = Range(1, 86400, whole=True)
 PLAY = {
     "seed": SEED,
+    "threads": CORES,
     "episodes": COUNT,
     "seconds": SECONDS,
     "worlds": Range(1, 64, whole=True, null=True, single=True),

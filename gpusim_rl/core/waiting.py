@@ -20,21 +20,35 @@ def clock(seconds: float) -> str:
     return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"
 
 
-def counted(steps: int, doing: str, say: Say = print_now) -> Iterator[int]:
-    """The numbers of the steps, while a bar tells how many are done, or `say` in a log."""
+@contextmanager
+def progress(doing: str, say: Say = print_now) -> Generator[Callable[[float], None]]:
+    """What takes the share of work that is done, and shows it as a bar, or by `say` in a log."""
     if sys.stdout.isatty():
         from rich.markup import escape
-        from rich.progress import track
+        from rich.progress import Progress
 
-        yield from track(range(steps), escape(doing), transient=True)
+        with Progress(transient=True) as bar:
+            task = bar.add_task(escape(doing), total=1.0)
+            yield lambda done: bar.update(task, completed=done)
         return
     begun = last = time.monotonic()
-    for i in range(steps):
-        yield i
-        now, done = time.monotonic(), (i + 1) / steps
+
+    def tell(done: float) -> None:
+        nonlocal last
+        now = time.monotonic()
         if now - last >= EVERY:
             left, last = clock((now - begun) * (1 - done) / done), now
             say(f"{doing}: {done:.0%}, {left} left")
+
+    yield tell
+
+
+def counted(steps: int, doing: str, say: Say = print_now) -> Iterator[int]:
+    """The numbers of the steps, while `progress` tells how many are done."""
+    with progress(doing, say) as tell:
+        for i in range(steps):
+            yield i
+            tell((i + 1) / steps)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole, write_whole
-from gpusim_rl.core.waiting import print_now
+from gpusim_rl.core.waiting import Say, print_now
 from gpusim_rl.deploy import exported
 from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.runs.run import find_run
@@ -139,13 +139,15 @@ def evaluate_file(
     return report, data
 
 
-def report_of(path: Path, settings: Json, seed: int, title: str | None = None) -> Json:
+def report_of(
+    path: Path, settings: Json, seed: int, title: str | None = None, say: Say = print_now
+) -> Json:
     """The report of a file, into which nothing is written; ValueError if it cannot be judged."""
     policy, _ = exported.open_onnx(path)
     from gpusim_rl.gate.judge import evaluate_policy
 
     with exported.file_errors(path):
-        return evaluate_policy(policy, settings, seed, title or str(path))
+        return evaluate_policy(policy, settings, seed, title or str(path), say)
 
 
 def text(report: Json) -> str:

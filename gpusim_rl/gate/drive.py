@@ -53,7 +53,7 @@ def drive(plans: list[Plan], count: Callable[[int], Iterable[int]] = range) -> l
     tilt = np.deg2rad(settings["fall"]["tilt" if robot.height else "flying"])
     alive, fell, fault = (np.full(worlds.count, x) for x in (True, False, False))
     second = -1
-    for t in count(round(seconds / robot.policy.dt)):
+    for t in count(plans[0].steps):
         before, second = second, min(int(t * robot.policy.dt + 1e-9), seconds - 1)
         if second != before:
             totals.command(commands[second], t)

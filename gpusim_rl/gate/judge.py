@@ -1,14 +1,16 @@
 """Judge a policy: drive it through all scenarios, count what it did, write the verdict in its file.
 
-Shares and rates have intervals, and a limit is kept if the whole interval keeps it.
+Shares and rates have intervals, and a limit is kept if the whole interval keeps it. With
+gate.quick=true the value alone has to keep it.
 """
 
 import hashlib
 import json
 import math
 import stat
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,8 @@ import numpy as np
 from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.maths import wilson
-from gpusim_rl.core.waiting import counted
+from gpusim_rl.core.provenance import cores_available
+from gpusim_rl.core.waiting import Say, print_now, progress
 from gpusim_rl.deploy.onboard.verdict import Json, digest, with_verdict
 from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
 from gpusim_rl.envs.command_columns import rotations
@@ -30,13 +33,16 @@ VERDICT_KEYS = "verdict complaints skipped follows kind reported seed changed".s
 CONSTANT, ENDURANCE = "constant", "endurance"
 MEANS = ("error", "turn", "torque", "joint", "speed", "power", "transport", "change")
 NAMES = {"rate": "falls per robot-hour", "tracking": "speed as told"}  # in lines of `failures`
+TRIAL = 0.5  # s
 JUDGED = ("turn", "torque", "joint", "speed", "transport", "change")  # and error and falls
 
 
-def evaluate_policy(policy: Policy, settings: Settings, seed: int, title: str) -> Json:
+def evaluate_policy(
+    policy: Policy, settings: Settings, seed: int, title: str, say: Say = print_now
+) -> Json:
     """The results of a policy in every scenario that applies to its robot, and the verdict.
 
-    `title` begins the lines that tell how much is done.
+    `title` begins the lines that `say` takes: what it will need, and how much is done.
 
     Returns `rows` of results, `success` over all robots, `complaints`, `verdict`, `skipped`:
     scenario → what the robot lacks for it, and whether a `rotation` is commanded.
@@ -51,10 +57,11 @@ def evaluate_policy(policy: Policy, settings: Settings, seed: int, title: str) -
     names = [name for name in SCENARIOS if name not in skipped and name != ENDURANCE]
     short, long = settings, settings["endurance"]
     plans = [Plan(robot, x, short["robots"], short["seconds"], settings, seed) for x in names]
-    rows = drive_rows(plans, f"{title}: {len(names)} scenarios")
     seconds = max(1, round(60 * long["minutes"]))
-    plans = [Plan(robot, ENDURANCE, long["robots"], seconds, settings, seed)]
-    rows += drive_rows(plans, f"{title}: {ENDURANCE}")
+    parts = [plans, [Plan(robot, ENDURANCE, long["robots"], seconds, settings, seed)]]
+    what = f"{len(names)} scenarios of {short['robots']} robots for {short['seconds']} s, "
+    what += f"and {long['robots']} robots for {duration(seconds)}"
+    rows = drive_parts(parts, title, what, say)
     lines = failures(rows, robot, settings)
     return {
         "verdict": "fail" if lines else "pass",
@@ -83,10 +90,50 @@ def check(robot: Robot, settings: Settings, skipped: dict[str, str]) -> None:
         raise ValueError("gate.reported leaves nothing to judge")
 
 
-def drive_rows(plans: list[Plan], doing: str) -> list[Json]:
-    """The results of scenarios that are driven side by side, while a line says what is done."""
-    results = drive(plans, partial(counted, doing=doing))
-    return [row(plan, result) for plan, result in zip(plans, results, strict=True)]
+def drive_parts(parts: list[list[Plan]], title: str, what: str, say: Say) -> list[Json]:
+    """The results of parts, one after another; the plans of a part are driven side by side.
+
+    The first line says how long all will take: a step of many robots takes longer than one of few,
+    so some steps of each part are tried before. The percentage is of this time.
+    """
+    times = [trial_step(plans) * plans[0].steps for plans in parts]
+    whole, done, rows = sum(times), 0.0, list[Json]()
+    cores = cores_available()
+    say(f"{title}: {what}: about {duration(whole)} on {cores} core{'s' * (cores > 1)}")
+    with progress(title, say) as tell:
+        for plans, part in zip(parts, times, strict=True):
+
+            def count(steps: int, done: float = done, part: float = part) -> Iterator[int]:
+                for i in range(steps):
+                    yield i
+                    tell((done + part * (i + 1) / steps) / whole)
+
+            rows += [row(*x) for x in zip(plans, drive(plans, count), strict=True)]
+            done += part
+    return rows
+
+
+def trial_step(plans: list[Plan]) -> float:
+    """The time of a control step of plans [s]: of steps for TRIAL seconds, which do not count."""
+    times = list[float]()
+
+    def count(steps: int) -> Iterator[int]:
+        times.append(time.perf_counter())
+        for i in range(steps):
+            try:
+                yield i
+            finally:  # `drive` ends early if all have fallen
+                times.append(time.perf_counter())
+            if times[-1] - times[0] > TRIAL:
+                return
+
+    drive(plans, count)
+    return float(np.median(np.diff(times)))
+
+
+def duration(seconds: float) -> str:
+    """60 s, or 2 minutes."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
 
 
 def write_verdict(
@@ -135,8 +182,13 @@ def changed(settings: Settings, kind: str) -> Json:
 def settings_hash(settings: Settings) -> str:
     """SHA-256 of the settings of a gate: which scenarios and limits a verdict is of."""
     used = {key: x for key, x in settings.items() if key != "kinds"}  # the robot's are in limits
-    numbers = json.loads(json.dumps(used), parse_int=float)  # 1 and 1.0 are the same
+    numbers = json.loads(json.dumps(used), object_hook=without_quick, parse_int=float)  # 1 is 1.0
     return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
+
+
+def without_quick(section: Json) -> Json:
+    """A section without quick=false, so that verdicts from before that key still hold."""
+    return {key: x for key, x in section.items() if key != "quick" or x}
 
 
 # -- the results of a scenario ---------------------------------------------------------------------
@@ -214,20 +266,26 @@ def row(plan: Plan, result: DriveResult) -> Json:
 
 def failures(rows: list[Json], robot: Robot, settings: Settings) -> list[str]:
     """One line for each limit that a scenario does not keep; none if the policy passes."""
-    return [line for x in rows if x["judged"] for line in exceeded(x, robot, settings["limits"])]
+    return [line for x in rows if x["judged"] for line in exceeded(x, robot, settings)]
 
 
-def exceeded(one: Json, robot: Robot, limits: dict[str, float]) -> list[str]:
-    lines, name = [], one["scenario"]
+def exceeded(one: Json, robot: Robot, settings: Settings) -> list[str]:
+    lines, name, limits = [], one["scenario"], settings["limits"]
+    # the intervals of the few robots of a quick gate are so wide that nothing would pass
+    ends = {
+        key: [x["value"]] * 2 if settings["quick"] else x["interval"]
+        for key, x in one.items()
+        if isinstance(x, dict)
+    }
     keys = {"falls": "falls", "error": robot.follows} | {key: key for key in JUDGED}
     if name == ENDURANCE:  # few robots, for long: falls per hour count
         keys = {"rate": "endurance_falls"} | {k: x for k, x in keys.items() if k != "falls"}
     for key, limit in keys.items():
-        if key in one and (high := one[key]["interval"][1]) > limits[limit]:
+        if key in ends and (high := ends[key][1]) > limits[limit]:
             figures = f"{one[key]['value']:.3g}, up to {high:.3g}, at most {limits[limit]:g}"
             lines.append(f"{name}: {NAMES.get(key, key)} {figures}")
     for key in () if name == ENDURANCE else ("success", "tracking"):
-        if key in one and (low := one[key]["interval"][0]) < limits[key]:
+        if key in ends and (low := ends[key][0]) < limits[key]:
             figures = f"{one[key]['value']:.3g}, down to {low:.3g}"
             lines.append(f"{name}: {NAMES.get(key, key)} {figures}, at least {limits[key]:g}")
     return lines

@@ -78,6 +78,11 @@ class Plan:
         return np.repeat(values, CYCLE, 0)[: self.seconds]
 
     @property
+    def steps(self) -> int:
+        """Control steps of all seconds."""
+        return round(self.seconds / self.robot.policy.dt)
+
+    @property
     def width(self) -> int:
         return len(self.robot.policy.command["names"]) if self.robot.policy.command else 0
 

@@ -10,8 +10,8 @@ ENGINES = ("native", "warp", "mjx")
 MAX_ROBOT_SECONDS = 1_000_000  # of a scenario, whose plan is held in memory
 # Keys of play.py that each mode uses, and what is meant by some of the others.
 USED = {
-    "gate": ("mode", "run", "onnx", "out", "judged", "variants", "seed", "gate"),
-    "ab": ("mode", "onnx", "out", "seed", "gate", "ab"),
+    "gate": ("mode", "run", "onnx", "out", "judged", "variants", "seed", "threads", "gate"),
+    "ab": ("mode", "onnx", "out", "seed", "threads", "gate", "ab"),
 }
 PROOFS = ("better", "not_worse")
 MEANT = {"seconds": "gate.seconds=", "episodes": "gate.robots="}

@@ -188,8 +188,9 @@ class Registry:
         fit = [x for x in mine if str(x["version"]) == word]
         fit = fit or [x for x in mine if len(word) > 5 and x["digest"].startswith(word)]
         if len(fit) != 1:
-            words = ", ".join([f"1 to {mine[-1]['version']}", *aliases])
-            raise ValueError(f"{name} has no version {which}: choose {words}")
+            words = f"1 to {mine[-1]['version']}" if len(mine) > 1 else "version 1"
+            words += f" and the alias{'es' * (len(aliases) > 1)} " * bool(aliases)
+            raise ValueError(f"{name} has no version {which}: it has {words}{', '.join(aliases)}")
         return fit[0]
 
     def file(self, key: str) -> Path:
@@ -381,13 +382,15 @@ class Registry:
         for x in self.rows(NOW):
             now_at.setdefault((x["name"], x["version"]), []).append(x["alias"])
         line = "select * from version where name=coalesce(?, name) order by name, version"
-        last = "select digest, verdict, json_extract(report, '$.changed') as changed from judgement"
-        judged = {x["digest"]: x for x in self.rows(f"{last} order by id")}
-        none = {"verdict": None, "changed": None}
+        parts = ", ".join(f"json_extract(report, '$.{x}') as {x}" for x in ("changed", "success"))
+        last = f"select digest, verdict, {parts} from judgement order by id"
+        judged = {x["digest"]: x for x in self.rows(last)}
+        none = {"verdict": None, "changed": None, "success": None}
         return [
             row
             # changed: by other limits or scenarios than usual
             | {"verdict": of["verdict"], "changed": (of["changed"] or "{}") != "{}"}
+            | {"success": of["success"]}
             | {"aliases": now_at.get((row["name"], row["version"]), [])}
             for row in self.rows(line, name)
             for of in [judged.get(row["digest"], none)]
@@ -415,7 +418,8 @@ def checked(row: Row) -> Row:
     """A row of the database with its maps; ValueError for what this program never writes."""
     # whoever edited the database may have put anything into any column, a path into a name
     for key, x in row.items():
-        right = isinstance(x, int if key in NUMBERS else str) or (key == "removed" and x is None)
+        kind = int if key in NUMBERS else float if key == "success" else str
+        right = isinstance(x, kind) or (key == "removed" and x is None)
         if not right or (key in DIGESTS and not re.fullmatch("[0-9a-f]{64}", str(x))):
             raise ValueError(f"{key} is {x!r}"[:200])
         if key in ("name", "alias"):

@@ -187,6 +187,7 @@ PLAY = {
     "video=a.mp4 size=[3,4]": "size=[3, 4]: expected two even numbers, such as [1280,720]",
     "mode=robot": "mode=robot needs robot.mjcf=<MJCF or URDF file>",
     "mode=export export=all": "export='all': choose one of controller, network",
+    "threads=-1": "threads=-1: expected a whole number from 0 to 1024",
     "mode=evaluate": "no run with a checkpoint under runs/: train one",
 }
 

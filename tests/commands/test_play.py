@@ -27,6 +27,9 @@ from tests.command_lines import EXPORTED, TINY, command, one_line, refused, refu
 from tests.films import decoded
 from tests.worlds import ROOT, make_task, numbers
 
+QUICK = ("gate.robots=2", "gate.seconds=1", "gate.endurance.minutes=0.02")
+
+
 # -- train.py --------------------------------------------------------------------------------------
 
 
@@ -70,6 +73,14 @@ def test_run_directory_is_whole(trained):
     assert [row["iteration"] for row in run.rows("hashes.jsonl")] == [1, 2]
     scores = json.loads((trained / "eval.json").read_text())
     assert scores["episodes"] == 4 and scores["time_s"] >= rows[1]["time_s"]
+
+
+def test_cores_are_limited(tmp_path):
+    """threads=1 leaves play.py one core, whatever its mode; the gate says so before it begins."""
+    file = shutil.copy(play_mode.DEMO, tmp_path / "policy.onnx")
+    words = ("mode=gate", f"onnx={file}", "gate.endurance.robots=1", *QUICK, "threads=1")
+    done = command("play.py", *words, cwd=tmp_path)
+    assert done.stdout.splitlines()[0].endswith(" s on 1 core"), done
 
 
 # -- play.py ---------------------------------------------------------------------------------------

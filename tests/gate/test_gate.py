@@ -21,6 +21,7 @@ from onnx import numpy_helper
 from gpusim_rl.commands import play, play_mode
 from gpusim_rl.commands.play_mode import DEMO, choose_mode, demo
 from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.core import waiting
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.deploy import exported
 from gpusim_rl.deploy.onboard.verdict import digest, read_verdict, with_verdict
@@ -545,6 +546,39 @@ def test_a_variant_that_succeeds_less_is_refused(file, monkeypatch):
         rows = variants.make(file, judged, ["fp16"], REPORT, SETTINGS, 1)
         assert [x["refused"] for x in rows] == [False, refused]
         assert file.with_suffix(".fp16.onnx").exists() != refused
+
+
+def test_one_percentage_over_both_parts(monkeypatch):
+    """The first line says what the gate takes; the percentage goes on from the scenarios, over the
+    endurance, to the end."""
+    monkeypatch.setattr(waiting, "EVERY", -1.0)
+    lines: list[str] = []
+    settings = compose_plain("play", [*TINY, "gate.endurance.minutes=0.1"])["gate"]
+    gate.evaluate_policy(Policy(DEMO), settings, 1, "walk", lines.append)
+    what = r"12 scenarios of 3 robots for 2 s, and 1 robots for 6 s: about \d+ s on \d+ cores?"
+    assert re.fullmatch(f"walk: {what}", lines[0])
+    done = [int(re.fullmatch(r"walk: (\d+)%, \d+:\d\d left", x)[1]) for x in lines[1:]]  # type: ignore[index]
+    assert len(done) == 100 + 300 and done == sorted(done) and done[-1] == 100
+    assert 0 < done[99] < 100
+
+
+def test_a_quick_gate(robot):
+    """It has few robots and a minute of endurance unless these are given. The values are judged,
+    and the verdict says so; without it the hash of the settings is as before."""
+    quick = compose_plain("play", ["gate.quick=true"])["gate"]
+    changed = {"quick": True, "robots": 16, "endurance.minutes": 1.0}
+    assert gate.changed(quick, "walker") == changed
+    own = compose_plain("play", ["gate.quick=true", "gate.robots=128"])["gate"]
+    assert (own["robots"], own["endurance"]) == (128, {"robots": 8, "minutes": 1.0})
+    before = {key: x for key, x in SETTINGS.items() if key != "quick"}
+    assert gate.settings_hash(SETTINGS) == gate.settings_hash(before)
+    both = [gate.settings_hash({"seed": 1, "gate": x}) for x in (SETTINGS, before, quick)]
+    assert both[0] == both[1] != both[2]
+    plan = planned(robot, "normal", count=16)
+    one = row(plan, results(16, speed=np.zeros(16)))
+    assert failures([one], robot, quick) == [] != failures([one], robot, SETTINGS)
+    fallen = row(plan, results(16, speed=np.zeros(16), fell=np.arange(16) < 2))
+    assert failures([fallen], robot, quick)[0].startswith("normal: falls 0.125, up to 0.125")
 
 
 # -- the demo, and mistakes ------------------------------------------------------------------------

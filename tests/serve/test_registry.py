@@ -12,6 +12,7 @@ import sys
 import time
 import zipfile
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ def test_an_alias_is_a_whole_file(store, files):
 def test_what_may_not_be_released(store, files):
     """An unjudged, a failed, a foreign, an edited and an unknown version are refused."""
     store.promote(NAME, 1, RELEASED)
-    wrong: dict[str, Any] = {"has no version 9: choose 1 to 4, released": 9}
+    wrong: dict[str, Any] = {"has no version 9: it has 1 to 4 and the alias released": 9}
     wrong["drives or follows other things"] = registry.add(store.folder, files[3])["digest"]
     store.record_judgement(store.version(NAME, 2)["digest"], FAIL, "")
     wrong["fails the gate: normal: falls 0.5"] = 2
@@ -230,13 +231,25 @@ def test_a_release_runs_the_gate(store, files, monkeypatch):
     assert any("normal" in line for line in lines) and registry.list(store.folder)[0]["verdict"]
     (event,) = store.history(NAME)
     assert event["evidence"]["success"] > 0.5 and event["evidence"]["changed"]
-    first, second = map(commands.version_line, store.list()[:2])
-    assert " pass,changed released " in first and " unjudged - " in second
+    heading, first, second = commands.version_table(store.list()[:2]).splitlines()
+    assert heading.split() == "name version aliases success verdict date note".split()
+    places = [heading.index(x) for x in heading.split()]
+    cells = [[x[a:b].strip() for a, b in pairwise([*places, None])] for x in (first, second)]
+    day, won = cells[0].pop(5), float(cells[0].pop(3))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", day) and won > 0.5
+    assert cells[0] == [NAME, "1", RELEASED, "pass,changed", "policy-0.onnx"]
+    assert cells[1] == [NAME, "2", "", "", "unjudged", day, "policy-1.onnx"]
+    quick = (*TINY, "gate.quick=true")
+    with pytest.raises(ValueError, match="released needs the whole gate"):
+        registry.promote(store.folder, NAME, 3, RELEASED, words=quick)
+    registry.promote(store.folder, NAME, 3, "candidate", words=quick, say=lines.append)
+    judged = store.judgement(store.version(NAME, 3)["digest"])
+    assert judged and judged["report"]["changed"]["quick"] is True
     monkeypatch.setattr(gate, "report_of", None)
     store.record_judgement(store.version(NAME, 2)["digest"], PASS, "")
     store.promote(NAME, 2, RELEASED)
     registry.promote(store.folder, NAME, 1, RELEASED, **options)
-    assert [row["version"] for row in store.history(NAME)] == [1, 2, 1]
+    assert [row["version"] for row in store.history(NAME, RELEASED)] == [1, 2, 1]
 
 
 def test_a_policy_that_fails_is_not_released(store, monkeypatch, capsys):
@@ -348,7 +361,13 @@ def test_the_command(tmp_path, capsys):
     _, said, _ = run(capsys, "history", NAME, where)
     assert re.search("promote candidate to version 1: a first try\n$", said)
     _, said, _ = run(capsys, "list", where)
-    assert re.search(f"quadruped 1 {short} unjudged candidate ", said)
+    assert re.fullmatch(
+        r"name +version +aliases +verdict +date\n"
+        r"quadruped +1 +candidate +unjudged +\d{4}-\d\d-\d\d\n",
+        said,
+    )
+    says = "error: quadruped has no version 7: it has version 1 and the alias candidate\n"
+    assert run(capsys, "promote", NAME, "7", "tried", where) == (2, "", says)
     _, said, _ = run(capsys, "list", where, "format=json")
     assert json.loads(said)[0]["aliases"] == ["candidate"]
     out = tmp_path / "v.zip"
