@@ -76,7 +76,7 @@ MISTAKES = {
     ),
     "the end too soon": (
         *method("terminated(self, s)", "s.time > 9"),
-        r"warning: Pointer.terminated: within the first second, and 20 steps, 100 % of the",
+        r"warning: Pointer.terminated: within the first second, 100 % of the",
     ),
     "memory that start does not have": (
         *method("update(self, s, rng)", "dict(goal=s.qpos)"),
@@ -190,6 +190,20 @@ def test_a_goal_of_two_numbers_is_shown(tmp_path, monkeypatch, no_own_tasks):
     monkeypatch.chdir(tmp_path)
     lines = findings_here(12)
     assert not any(line.startswith("error") or "shown" in line for line in lines), lines
+
+
+def test_the_length_of_episodes_is_said(tmp_path, monkeypatch, no_own_tasks):
+    """25 steps of 20 ms are within the first second, and their mean length is said."""
+    write(tmp_path, *method("terminated(self, s)", "s.time > 24"))
+    yaml = tmp_path / YAML
+    yaml.write_text(yaml.read_text().replace("dt: 0.05", "dt: 0.02"))
+    monkeypatch.chdir(tmp_path)
+    lines: list[str] = []
+    configs = play_mode.check_configs(["task=pointer", "sim=native", "threads=1"])
+    found = check_task(configs, lines.append, steps=30, worlds=4)
+    assert any(x.text.startswith("Pointer.terminated: within the first second") for x in found)
+    says = "the task ends 100 % of the first episodes after 0.5 s on average"
+    assert [says in line for line in lines if "actions: " in line] == [True, True], lines
 
 
 def test_a_sound_task_has_no_findings(tmp_path, monkeypatch, no_own_tasks):
