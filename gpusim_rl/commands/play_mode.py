@@ -226,7 +226,7 @@ def describe_robot(cfg: Settings) -> None:
         values = dict(cfg["robot"])
         given, actuator = values.pop("name"), values.pop("actuator")
         loaded = load_robot(values)
-        name = Path(values["mjcf"].rpartition(":")[2]).stem if given == "own" else given
+        name = loaded.spec.modelname if given == "own" else given
         robot = (loaded, values, name, actuator)
         print(f"# {description.sentence(loaded)}")
         print(description.as_yaml(*robot, whole=False))

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice, product
@@ -69,7 +70,9 @@ def check(name: str, argv: list[str]) -> Any:
         # conf/<name>.yaml says python <name>.py; to parse another name takes 50 ms
         other = [] if start == f"python {PROGRAMS[name]}.py" else [start]
         answer(name, [*options, *(quoted("hydra.help.app_name", x) for x in other)])
-    from gpusim_rl.config.resume import check_training  # not for --help: it loads 120 modules
+    # not for --help: it loads 120 modules
+    from gpusim_rl.config.resume import check_training
+    from gpusim_rl.config.robot_size import fit_to_robot
 
     if is_multirun(options):
         exit_with_error("-m runs trainings: one at a time is played")
@@ -79,6 +82,9 @@ def check(name: str, argv: list[str]) -> Any:
             raise ValueError(f"jobs={cfg['jobs']}: add -m and a list of values for several runs")
         cfg = check_training(cfg, overrides, robot=not options)  # --cfg and --info need no file
     if options and options[0].partition("=")[0] in ("--cfg", "-c") and options[-1].endswith("job"):
+        if name == "config" and plain["resume"] is None:
+            with suppress(FileNotFoundError):  # without the robot's file its task's own numbers
+                plain = fit_to_robot(plain, [x.key_or_group for x in parse(overrides)])
         print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip())
         raise SystemExit
     if options:

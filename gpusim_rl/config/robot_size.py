@@ -9,9 +9,9 @@ https://doi.org/10.1111/j.1469-7998.1983.tb04266.x).
 import copy
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusim_rl.config.compose import user_choices
 from gpusim_rl.config.nested_dict import flatten, is_below, set_key
@@ -48,8 +48,17 @@ POWERS = {
 ARM_POWERS = {"task.sigma": (1.0,), "task.randomise.payload": (3.0,)}
 
 
+class Arm(NamedTuple):
+    """What an arm can do."""
+
+    size: float  # its reach over that of our own arm
+    description: str  # of its reach, for a line
+    shoulder: list[float]  # (3,) m
+    numbers: Plain  # key → value
+
+
 def fit_to_robot(cfg: Plain, override_keys: Iterable[str]) -> Plain:
-    """A configuration whose task asks its robot for what it can do; one line says what changed.
+    """A configuration whose task asks its robot for what it can do; one line says so.
 
     Numbers of the command line, its curriculum among them, and of ranges= stay as they are, and so
     does a task's file of the user's. ValueError or OSError in one line if the robot cannot be
@@ -72,14 +81,15 @@ def fit_to_robot(cfg: Plain, override_keys: Iterable[str]) -> Plain:
     if task in ARMS:
         boxes = {key: now[key] for key in BOX if key in now and is_below(key, fixed)}
         request = json.dumps({"lean": now.get("task.lean"), "box": boxes})
-        size, description, numbers = arm_numbers(robot, mtime, request)
-        numbers = {key: scale(key, now, size) for key in ARM_POWERS} | numbers
+        arm = arm_numbers(robot, mtime, request)
+        description, shoulder = arm.description, arm.shoulder
+        numbers = {key: scale(key, now, arm.size) for key in ARM_POWERS} | arm.numbers
     else:
         shape, default_leg = DEFAULTS[task]
         leg = leg_length(robot, mtime, shape)
-        size, description = leg / default_leg, f"legs of {leg:.3g} m"
+        size, description, shoulder = leg / default_leg, f"legs of {leg:.3g} m", []
         numbers = {key: scale(key, now, size) for key in POWERS} if size <= 0.999 else {}
-    fitted, said = copy.deepcopy(cfg), []
+    fitted, changed = copy.deepcopy(cfg), list[str]()
     for key, value in numbers.items():
         if is_below(key, fixed) or any(is_below(other, (key,)) for other in fixed):
             continue
@@ -87,12 +97,38 @@ def fit_to_robot(cfg: Plain, override_keys: Iterable[str]) -> Plain:
             set_key(fitted, key, value)
             if key in scaled:
                 fitted["curriculum"][key] |= {"from": first_value(plan[key], value), "to": value}
-            said.append(describe(key, value))
-    if not said:
+            changed.append(key)
+    if not changed:
         return cfg
-    line = f"{cfg['robot']['mjcf']} has {description}, so its task's numbers are scaled"
-    warn_once(f"{line}: {' '.join(said)}")
+    words = "; ".join(in_words(flatten(fitted), changed, shoulder))
+    warn_once(
+        f"{cfg['robot']['mjcf']} has {description}, so its task's numbers are scaled"
+        f"{words and ': '}{words} (--cfg job shows all {len(changed)})"
+    )
     return fitted
+
+
+def in_words(now: Plain, changed: list[str], shoulder: list[float]) -> Iterator[str]:
+    """What the changed keys ask of a robot, those that its user sees.
+
+    now: key → value, of all keys. shoulder: of an arm, (3,) [m].
+    """
+    if {*BOX[:2]} & {*changed}:
+        sides = " × ".join(f"{200 * x:.0f}" for x in now["task.largest"])
+        ahead = 100 * (now["task.center"][0] - shoulder[0])
+        yield f"goals within {sides} cm, {ahead:.0f} cm before the shoulder"
+    if {*BOX[2:]} & {*changed}:
+        tilt, lean, spin = (f"{math.degrees(now[key]):.0f}°" for key in BOX[2:])
+        middle = f"{tilt} forward of straight down" if now["task.tilt"] else "straight down"
+        yield f"the hand within {lean} of {middle}, turned by up to {spin}"
+    if "task.largest_speed" in changed:
+        yield f"joints up to {max(now['task.largest_speed']):.3g} rad/s"
+    if "task.fastest" in changed:
+        yield f"speeds up to {now['task.fastest'][0]:.2g} m/s"
+    if "task.swing_height" in changed:
+        yield f"feet lifted by {100 * now['task.swing_height']:.2g} cm"
+    if "task.gait" in changed:
+        yield f"{now['task.gait']:.2g} steps a second"
 
 
 def scale(key: str, now: Plain, size: float) -> Any:
@@ -131,24 +167,14 @@ def three_digits(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def describe(key: str, value: object) -> str:
-    """KEY=VALUE, of a range its ends."""
-    if isinstance(value, dict):
-        return f"{key}={{low:{value['low']},high:{value['high']}}}"
-    return f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}"
-
-
 @cache
-def arm_numbers(robot: str, mtime: int, request: str) -> tuple[float, str, Plain]:
+def arm_numbers(robot: str, mtime: int, request: str) -> Arm:
     """Numbers that an arm can reach, kept for the other runs of a multirun.
 
     Args:
         robot: a configuration's section as JSON, whose file changed at `mtime` [ns].
         request: as JSON, `lean` of the task [rad], null for goals without rotation; and `box`,
             key → value of those of `BOX` that stay.
-
-    Returns:
-        (its reach over that of our own arm, what the line says of it, key → value).
     """
     fixed = json.loads(request)
     arm = load_section(json.loads(robot), "arm")
@@ -157,9 +183,9 @@ def arm_numbers(robot: str, mtime: int, request: str) -> tuple[float, str, Plain
         numbers = arm.shape.task_numbers(arm.robot, fixed["lean"], box)
     except ValueError as error:
         raise ValueError(f"robot.mjcf={json.loads(robot)['mjcf']}: {error}") from None
-    reach = arm.shape.size
-    description = f"a reach of {reach:.3g} m and {len(arm.robot.joints)} joints"
-    return reach / OWN_REACH, description, {f"task.{key}": value for key, value in numbers.items()}
+    reach, shoulder = arm.shape.size, arm.shape.kinematics.shoulder.tolist()
+    numbers = {f"task.{key}": value for key, value in numbers.items()}
+    return Arm(reach / OWN_REACH, f"a reach of {reach:.3g} m", shoulder, numbers)
 
 
 @cache

@@ -41,7 +41,7 @@ def describe(controller: Controller, *, name: str, ranges: Ranges, lineage: Json
         "format": FORMAT,
         "kind": "controller",
         "task": name,
-        "robot": task.mjm.names.split(b"\0", 1)[0].decode(),  # the attribute `model` of its MJCF
+        "robot": task.mjm.names.split(b"\0", 1)[0].decode(),  # as `model_name` gives it
         "dt": task.dt,
         "inputs": [
             *describe_inputs(controller, ranges),

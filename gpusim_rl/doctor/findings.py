@@ -17,7 +17,7 @@ FAR_SHARE = 5e-3  # of the numbers of a term
 LARGE, SMALL = 100.0, 3e-3  # root mean square and standard deviation of a term in good units
 DOMINANT = 0.99  # share of one term in the reward
 OFTEN = 0.5  # share of numbers or of episodes
-SOON, FEW = 1.0, 20  # s, and control steps: of an episode that is too short to learn from
+SOON = 1.0  # s, of an episode that is too short to learn from
 SOLVED = 0.9  # success
 FEWEST_STEPS, LEAST_SHARE, LONGEST_EPISODE = 5.0, 0.03, 3.0  # of a discount, see `discount`
 TINY = 1e-8
@@ -151,7 +151,7 @@ def endings(task: Task, x: Samples) -> Iterator[Finding]:
     """Episodes that end at once, soon, or never by the task."""
     kind, half = type(task).__name__, x.numbers["reward"].shape[1] // 2
     step, ending = first_ends(x)
-    early = (ending == 1) & (step * task.dt <= SOON) & (step <= FEW)
+    early = (ending == 1) & (step * task.dt <= SOON)
     at_once = ((ending == 1) & (step == 1)).float().mean().item()
     shares = [early[:half].float().mean().item(), early[half:].float().mean().item()]
     if at_once > SOLVED:
@@ -160,8 +160,7 @@ def endings(task: Task, x: Samples) -> Iterator[Finding]:
     elif min(shares) > OFTEN:
         zero, random = map(percent, shares)
         ends = f"{zero} of the episodes end with zero actions, {random} with random ones"
-        line = f"{kind}.terminated: within the first second, and {FEW} steps, {ends}"
-        yield remedied("early", line)
+        yield remedied("early", f"{kind}.terminated: within the first second, {ends}")
     judged = len(x.numbers["time"]) >= task.horizon
     owns = type(task).terminated is not Task.terminated
     if judged and owns and not x.numbers["terminated"].any():
@@ -223,13 +222,15 @@ class Chance:
     success: float | None  # None of samples shorter than an episode, or if nothing is known of it
     value: float  # mean return of the first episodes
     ended: float  # share of the first episodes
+    length: float  # mean of these [s]
     timed_out: float  # share of the first episodes
 
     def __str__(self) -> str:
         success = "unknown" if self.success is None else f"{self.success:.2f}"
+        after = f" after {self.length:.2g} s on average" if self.ended else ""
         return (
-            f"success {success}, return {self.value:.3g}, {percent(self.ended)} of the first "
-            f"episodes end by the task, {percent(self.timed_out)} by the time limit"
+            f"success {success}, return {self.value:.3g}; the task ends {percent(self.ended)} of "
+            f"the first episodes{after}, the time limit {percent(self.timed_out)}"
         )
 
 
@@ -240,6 +241,7 @@ def by_chance(task: Task, x: Samples, worlds: slice) -> tuple[Chance, str]:
     reward = x.numbers["reward"][:T, worlds]
     alive = (torch.arange(T)[:, None] < step) | (step == 0)
     ended, timed_out = ((ending == i).float().mean().item() for i in (1, 2))
+    length = step[ending == 1].float().mean().item() * task.dt
     record = {name: value[:T, worlds] for name, value in x.measures.items()}
     failed = x.numbers["terminated"] | x.numbers["fault"]
     record |= {"terminated": failed[:T, worlds], "reward": reward}
@@ -248,8 +250,8 @@ def by_chance(task: Task, x: Samples, worlds: slice) -> tuple[Chance, str]:
     try:
         check_scores(task, scores)
     except ValueError as error:
-        return Chance(None, value, ended, timed_out), str(error)
-    return Chance(scores["success"], value, ended, timed_out), ""
+        return Chance(None, value, ended, length, timed_out), str(error)
+    return Chance(scores["success"], value, ended, length, timed_out), ""
 
 
 def chance(zero: Chance, random: Chance) -> Iterator[Finding]:

@@ -65,7 +65,8 @@ def as_yaml(
     """The text of a file in conf/robot/ that describes a robot, with these actuators.
 
     A comment above each value that `described` lacks says where it comes from. Such a file needs
-    all keys; `whole=False` leaves out those that are null, because they do not apply.
+    all keys; `whole=False` leaves out those that do not apply: what is null, or of feet that the
+    robot lacks.
     """
     if not whole:
         actuator = {key: x for key, x in actuator.items() if x is not None}
@@ -73,7 +74,8 @@ def as_yaml(
     legs = [legs] if isinstance(legs[0], str) else legs
     lines = [f"# conf/robot/{name}.yaml", f"name: {name}"]
     for key, value in asdict(loaded.robot).items():
-        if value is None and not whole:
+        footless = value == "feet" and loaded.robot.feet is None
+        if not whole and (value is None or footless):
             continue
         if key != "joints" and isinstance(value, list) and len(value) == sum(map(len, legs)):
             leg = value[: len(legs[0])]

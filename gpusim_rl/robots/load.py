@@ -19,7 +19,7 @@ from gpusim_rl.robots.bodies import FREE, Array, RobotError, find_base
 from gpusim_rl.robots.humanoid import topology as two_legs
 from gpusim_rl.robots.humanoid.shape import Humanoid
 from gpusim_rl.robots.inertias import compile_mended, implausible
-from gpusim_rl.robots.model_files import find_mesh
+from gpusim_rl.robots.model_files import find_mesh, model_name, reason
 from gpusim_rl.robots.models import compile_spec, find_robot_file
 from gpusim_rl.robots.prepare import add_servos, added_name
 from gpusim_rl.robots.quadruped import topology as four_legs
@@ -82,12 +82,13 @@ def load_as(shape: str | None, **keys: Any) -> Loaded:
     except (RobotError, mujoco.FatalError) as error:
         raise ValueError(f"robot.mjcf={robot.mjcf}: {' '.join(str(error).split())}") from None
     except ValueError as error:
-        raise ValueError(f"robot.mjcf: {file}: {' '.join(str(error).split())}") from None
+        raise ValueError(f"robot.mjcf: {file}: {reason(error)}") from None
 
 
 def read_spec(file: Path) -> mujoco.MjSpec:
-    """The spec of an MJCF or URDF file, with a name for each joint and body."""
+    """The spec of an MJCF or URDF file, with a name for the model and each joint and body."""
     spec = mujoco.MjSpec.from_file(str(file))
+    spec.modelname = model_name(spec.modelname, file)
     for mesh in spec.meshes:
         mesh.file = find_mesh(mesh.file, file.parent, [spec.meshdir] if spec.meshdir else [])
     # Otherwise the compiled model has fewer elements, and its ids are not those of the spec.

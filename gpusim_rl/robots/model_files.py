@@ -1,6 +1,7 @@
 """A model with all its files in one folder: the copy that a run keeps, and a check of models from
 untrusted sources."""
 
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -11,6 +12,26 @@ from gpusim_rl.core.files import MAX_MODEL
 
 FOLDERS = ("assetdir", "meshdir", "texturedir")  # attributes of <compiler>
 MAX_VISUALS = 1 << 26  # bytes of all visual meshes that a run copies
+UNNAMED = "MuJoCo Model"  # MuJoCo's name of a model whose file gives none
+# Errors of MuJoCo about what another file may hold, which includes this one
+OF_A_PART = re.compile(
+    r"' not found in|size \d must be positive|unknown default class|'mujocoinclude'|"
+    r"unknown transmission target|unrecognized name|unknown target body"
+)
+
+
+def model_name(name: str, file: Path) -> str:
+    """The name of a model, as a file could have it: its own, or that of a file that gives none."""
+    own = "" if name == UNNAMED else name
+    names = (re.sub(r"[^\w.-]+", "_", x).strip("._-") for x in (own, file.stem))
+    return next(filter(None, names), "robot")
+
+
+def reason(error: ValueError) -> str:
+    """Why MuJoCo refuses a model, in one line, and what to do if the file may be a part of one."""
+    line = " ".join(str(error).split())
+    part = "this file may be a part: give the scene file that includes it"
+    return f"{line}; {part}" if OF_A_PART.search(line) else line
 
 
 def parse(text: bytes | str) -> ElementTree.Element:
@@ -35,6 +56,8 @@ def copy_model(file: Path, folder: Path) -> Path:
         raise ValueError(
             f'{file}: a run keeps a copy of its model, and cannot copy one with <model file="…"/>'
         )
+    key = "name" if root.tag == "robot" else "model"
+    root.set(key, model_name(root.get(key, ""), file))  # the copy's file has another
     copy_visuals(root, file, folder)
     copy_assets(root, file.parent, folder)
     remove_folders(root)
@@ -152,11 +175,13 @@ def remove_folders(root: ElementTree.Element) -> None:
 def is_copy(file: Path, copy: Path) -> bool:
     """Whether `copy` has the text that `copy_model` makes of `file`.
 
-    Neither assets nor the visual geometry of a URDF file, which MuJoCo does not read, are compared.
+    Neither names, assets nor the visual geometry of a URDF file, which MuJoCo does not read, are
+    compared.
     """
 
     def text(path: Path) -> bytes:
         root = read_root(path)
+        root.attrib.clear()
         for visual in () if reads_visuals(root) else root.iter("visual"):
             for geometry in visual.findall("geometry"):
                 visual.remove(geometry)

@@ -9,6 +9,7 @@ import mujoco
 
 from gpusim_rl.core.errors import silence_mujoco, warn_once
 from gpusim_rl.core.paths import ASSETS, find_asset, folders, install
+from gpusim_rl.robots.model_files import model_name, reason
 
 SPARSE_IS_WRONG = "4.0.0"  # of MuJoCo
 AUTORESET = int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
@@ -131,10 +132,11 @@ def compile_mjcf(
     silence_mujoco()  # else it would leave MUJOCO_LOG.TXT behind
     try:
         spec = mujoco.MjSpec.from_file(str(file))
+        spec.modelname = model_name(spec.modelname, file)
         spec.option.disableflags |= AUTORESET
         return compile_spec(change(spec) if change else spec)
     except ValueError as error:
-        raise ValueError(f"task.mjcf: {file}: {' '.join(str(error).split())}") from None
+        raise ValueError(f"task.mjcf: {file}: {reason(error)}") from None
 
 
 def converged(mjm: mujoco.MjModel) -> mujoco.MjModel:

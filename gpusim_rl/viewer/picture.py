@@ -9,7 +9,7 @@ import numpy as np
 
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.robots.free_bodies import free_base
-from gpusim_rl.viewer.offscreen import Camera, whole
+from gpusim_rl.viewer.offscreen import Camera, bounds, whole
 
 if TYPE_CHECKING:
     from mujoco import MjModel, MjvScene
@@ -20,8 +20,9 @@ HEIGHT, WIDTH = 720, 960  # pixels
 def picture(model: "MjModel", labels: Mapping[str, str], path: Path) -> None:
     """Write a PNG of the first keyframe, rendered off screen.
 
-    labels: label → the geom or site that it is written at. An arrow shows x of a free base, else
-    that of the world. Raises ValueError where there is no off-screen OpenGL.
+    labels: label → the geom or site that it is written at. An arrow shows x of a free base above
+    it, else that of the world on the ground beside the robot. Raises ValueError where there is no
+    off-screen OpenGL.
     """
     import imageio
     import mujoco
@@ -37,10 +38,14 @@ def picture(model: "MjModel", labels: Mapping[str, str], path: Path) -> None:
             thing = data.site(name) if name in sites else data.geom(name)
             add_label(scene, label, thing.xpos)
         base = free_base(model)
-        above = data.qpos[base.qpos][:3] if base else view.lookat
-        above = above + np.array([0, 0, 0.15 * view.distance])
-        ahead = above + np.array([0.25 * view.distance, 0, 0])
-        add_arrow(scene, above, ahead)
+        if base:
+            start = data.qpos[base.qpos][:3] + np.array([0, 0, 0.15 * view.distance])
+        else:  # on the left, where the camera is
+            low, high = bounds(model, data)
+            x = data.xpos[model.body_rootid[model.jnt_bodyid[0]], 0]
+            start = np.array([x, high[1] + 0.05 * view.distance, low[2] + 0.02 * view.distance])
+        ahead = start + np.array([0.25 * view.distance, 0, 0])
+        add_arrow(scene, start, ahead)
         add_label(scene, "forward", ahead)
         image = camera.render()
     write_whole(path, imageio.v3.imwrite("<bytes>", image, extension=".png"))

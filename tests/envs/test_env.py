@@ -268,10 +268,10 @@ def test_weights_must_be_those_of_the_terms():
     refused by name, too: the sign is in the formula."""
     task, weights = make_task(), QUADRUPED["weights"]
     about = dict(seed=0, noise=QUADRUPED["noise"])
-    with pytest.raises(ValueError, match=r"task\.weights\.jerk=.*: expected at least 0"):
-        Env(task, make_sim_of(task, 2), weights=weights | {"jerk": -1.0}, **about)
-    weights = {k: v for k, v in weights.items() if k != "jerk"} | {"bounce": 1.0}
-    says = "reward terms and weights disagree: 'jerk' has no weight, 'bounce' is no term"
+    with pytest.raises(ValueError, match=r"task\.weights\.action_rate=.*: expected at least 0"):
+        Env(task, make_sim_of(task, 2), weights=weights | {"action_rate": -1.0}, **about)
+    weights = {k: v for k, v in weights.items() if k != "action_rate"} | {"bounce": 1.0}
+    says = "reward terms and weights disagree: 'action_rate' has no weight, 'bounce' is no term"
     with pytest.raises(ValueError, match=says):
         Env(task, make_sim_of(task, 2), weights=weights, **about)
 

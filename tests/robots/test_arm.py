@@ -2,8 +2,10 @@
 refused in one line that names what cannot be guessed."""
 
 import math
+import re
 from functools import partial
 
+import imageio
 import mujoco
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from gpusim_rl.robots.arm.workspace import LARGEST_BOX, REACH, Box, drawn, goals
 from gpusim_rl.robots.bodies import tip
 from gpusim_rl.robots.description import reasons
 from gpusim_rl.robots.load import Loaded, load_any, load_as
+from gpusim_rl.viewer.picture import picture
 from tests import robot_files
 from tests.arm_files import COUPLED, mjcf, solving_error
 from tests.worlds import numbers, robot_keys
@@ -117,6 +120,13 @@ def test_the_box_can_be_reached(greifer, lean):
         assert solve(goal, quat if lean else None, lever=0.1) < 1e-3
 
 
+def test_the_picture_shows_what_is_forward(greifer, tmp_path):
+    """The arm does not hide the arrow."""
+    picture(greifer.mjm, {}, tmp_path / "arm.png")
+    r, g, b = np.moveaxis(imageio.v3.imread(tmp_path / "arm.png").astype(int), -1, 0)
+    assert ((r > 150) & (g > r / 2) & (b < r / 3)).sum() > 500  # of the gold of the arrow
+
+
 def test_what_a_user_says_of_the_box_stays(greifer, monkeypatch, capsys):
     """A given center keeps its place, and the rest is found for it. A long search says so."""
     box = greifer.shape.task_numbers(greifer.robot, None, dict(center=[0.3, 0.1, 0.3]))
@@ -137,7 +147,11 @@ def test_the_task_takes_it(tmp_path, capsys):
     words = ["task=reach_pose", f"robot.mjcf={file}", "task.spread=0.1"]
     cfg = robot_size.fit_to_robot(compose_plain("config", words), ["task", "task.spread"])
     said = capsys.readouterr().err
-    assert "reach of 0.7" in said and "task.largest_speed=[" in said and said.count("\n") == 1
+    assert "reach of 0.7" in said and said.count("\n") == 1
+    assert re.search(
+        r": goals within (\d+ × ){2}\d+ cm, \d+ cm before the shoulder; the hand", said
+    )
+    assert re.search(r"; joints up to \d\.\d+ rad/s \(--cfg job shows all \d+\)", said)
     assert cfg["task"]["spread"] == 0.1
     assert cfg["task"]["randomise"]["payload"]["only"] == ["hand"]
     task = make_task(Config.of(cfg), "cpu")

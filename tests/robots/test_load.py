@@ -3,13 +3,14 @@ line that names it and the choices."""
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 import yaml
 
 from gpusim_rl.robots.description import as_yaml
 from gpusim_rl.robots.load import load_any, load_as
-from gpusim_rl.robots.model_files import check_confined
+from gpusim_rl.robots.model_files import check_confined, copy_model, is_copy
 from tests.arm_files import mjcf as arm
 from tests.humanoid_files import mjcf as humanoid
 from tests.robot_files import mjcf as quadruped
@@ -63,9 +64,12 @@ torque: 0.5 | the servos do not hold the arm:
 mirror: [1, 1, 1, 1, 1, 1] | the arm is not its own mirror image so
 kp: 1.0e+6, kd: 1.0e-3, torque: 1.0e+6, armature: 1.0e-6 | its simulation diverges""",
 }
+SCENE = "; this file may be a part: give the scene file that includes it"
 FILES = {
     "quadruped": [
         ("<mujoco><worldbody>", "robot.mjcf: {file}: XML parse error"),
+        (quadruped(more="<contact><pair geom1='floor' geom2='x'/></contact>"), SCENE),
+        ("<mujoco><worldbody><geom/></worldbody></mujoco>", SCENE),
         ("<mujoco/>", "robot.base: 0 bodies could be the base"),
         (quadruped(inside="<body><freejoint/><geom size='0.1'/></body>"), "free joint"),
         (
@@ -156,6 +160,26 @@ LACKING = {
 }
 
 
+@pytest.mark.parametrize(
+    "head, name",
+    [
+        ('mujoco model="xArm 7: (left)"', "xArm_7_left"),
+        ('mujoco model="MuJoCo Model"', "greifer-2.1"),
+        ("mujoco", "greifer-2.1"),
+    ],
+)
+def test_the_name_of_a_model(tmp_path, head, name):
+    """It is the model's own, else that of its file, and the same in a run's copy."""
+    text = arm().replace('mujoco model="greifer"', head)
+    file = Path(write(tmp_path, text, "greifer-2.1.xml"))
+    for path in (file, copy_model(file, tmp_path / "run")):
+        loaded = load_any(**robot_keys(mjcf=str(path)))
+        assert loaded.spec.modelname == name
+        assert loaded.mjm.names.startswith(f"{name}\0".encode())
+        assert f'<mujoco model="{name}">' in loaded.text
+    assert is_copy(file, path)
+
+
 def refusal(shape: str, text: str, folder, **keys) -> str:
     """The line with which a file or a description is refused."""
     name = keys.pop("mjcf", "hund.xml")
@@ -178,6 +202,8 @@ def test_what_is_printed_is_the_robot(tmp_path, shape):
     assert all(words in text for words in PRINTED[shape])
     printed = yaml.safe_load(text)
     assert (printed.pop("name"), printed.pop("actuator")) == ("hund", actuator)
+    short = yaml.safe_load(as_yaml(loaded, described, "hund", actuator, whole=False))
+    assert ("collide" in short) == (shape != "arm")  # it tells what feet do
     lacking = [key for key, value in printed.items() if value is None]
     assert lacking == LACKING[shape]
     again = load_any(**printed)

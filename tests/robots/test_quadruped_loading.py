@@ -427,7 +427,7 @@ def test_commands(tmp_path):
     evaluates the run."""
     here = tmp_path / "here"
     here.mkdir()
-    write(here, mjcf())
+    write(here, mjcf().replace(' model="hund"', ""))
     words = ("mode=robot", "robot.mjcf=hund.xml", "out=hund.yaml", "report=hund.png")
     output = succeed("play.py", *words, cwd=here)
     first, *_, last = output.splitlines()
@@ -444,6 +444,7 @@ def test_commands(tmp_path):
     assert re.fullmatch(r"hund\.xml has legs of 0\.4 m, so its .*\n", done.stderr)
     about = runtime.Policy(here / "run" / "policy.onnx").description
     assert about["outputs"][0]["joints"] == NAMES
+    assert about["robot"] == whole["name"] == "hund"  # the file's, as the model has none
     output = succeed("play.py", "run=run", "mode=evaluate", "episodes=4", cwd=here)
     scores = json.loads((here / "run" / "eval.json").read_text())
     assert json.loads(output)["success"] == scores["success"]
