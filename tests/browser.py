@@ -48,6 +48,7 @@ class WebPage:
         address: of the page.
         width, height: of the window [pixels].
         detail: pixels that are drawn for each of them in each direction; few are drawn fast.
+        script: that runs before those of the page.
     """
 
     def __init__(
@@ -57,10 +58,12 @@ class WebPage:
         width: int = 640,
         height: int = 400,
         detail: float = 0.1,
+        script: str = "",
     ):
         self.page, self.errors = browser.new_page(viewport={"width": width, "height": height}), []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda m: m.type == "error" and self.errors.append(m.text))
+        self.page.add_init_script(script)
         self.page.goto(f"{address}/?fixedDpr={detail}")
         self.page.get_by_text("state", exact=True).wait_for(timeout=PATIENCE)
 
