@@ -299,9 +299,7 @@ def failures(run: Summary) -> list[tuple[str, str]]:
     return rows
 
 
-def changes(
-    config: dict[str, Any], silent: tuple[str, ...] = SILENT
-) -> dict[str, tuple[Any, Any]]:
+def changes(config: dict[str, Any], silent: tuple[str, ...] = SILENT) -> dict[str, tuple[Any, Any]]:
     """Key → default and value of what the defaults do not say, no curriculum writes, and is not
     `silent`.
     """

@@ -16,6 +16,7 @@ from gpusim_rl.viewer.stage import choose_ground, colors, sky
 
 BOX, PLANE = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_PLANE
 SMOOTH = 0.15  # share of the way that the camera goes to the robot in each picture
+SHADING = 1.0  # brightness of a robot on the page: its light comes from all sides
 ORANGE = (255, 178, 0)
 # of the pale and of the dark ground, and of the lines on it
 GROUNDS = ((205, 210, 218), (51, 61, 79)), ((170, 177, 188), (87, 100, 117))
@@ -99,7 +100,7 @@ class Scene:
         """Add endless ground at a place (3,) [m], turned by a unit quaternion (4,): the one from
         which the robot stands out more.
         """
-        plane, line = (shades[choose_ground(self.model)] for shades in GROUNDS)
+        plane, line = (shades[choose_ground(self.model, SHADING)] for shades in GROUNDS)
         self.scene.add_grid(
             f"{self.root}/{name}",
             infinite_grid=True,

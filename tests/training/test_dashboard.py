@@ -110,9 +110,7 @@ def test_no_line_is_longer_than_the_terminal(width, height, more):
     assert lines[0].endswith("…") and lines[-1].startswith("bound by learning: networks and ")
     names = ("Training", "Reward terms [1/s]", "Measures")
     assert all(name in lines[3] for name in names)
-    cut = [line for line in lines if line.endswith("in metrics.jsonl")]
-    assert bool(cut) == bool(more)
-    assert any(" … 4 in" in line or line.startswith("…") for line in cut) == (more and height == 24)
+    assert any("… 16" in line for line in lines) == bool(more)
 
 
 def test_five_measures_are_shown():
