@@ -38,12 +38,14 @@ class WebPage:
     Args:
         browser: of `chromium`.
         address: of the page.
+        script: that runs before those of the page.
     """
 
-    def __init__(self, browser: Any, address: str):
+    def __init__(self, browser: Any, address: str, script: str = ""):
         self.page, self.errors = browser.new_page(viewport={"width": 640, "height": 400}), []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", lambda m: m.type == "error" and self.errors.append(m.text))
+        self.page.add_init_script(script)
         self.page.goto(f"{address}/?fixedDpr=0.1")  # few pixels are drawn fast
         self.page.get_by_text("state", exact=True).wait_for(timeout=PATIENCE)
 

@@ -28,6 +28,11 @@ def public_name(key: str, metrics: Iterable[Metric]) -> str:
     return names[f"{group}*"].removesuffix("*") + key.removeprefix(group)
 
 
+def tracks(measure: str) -> bool:
+    """Whether a measure's name says that it tells how well a command is followed."""
+    return any(word in measure for word in ("error", "distance", "angle"))
+
+
 def described(metrics: Iterable[Metric]) -> dict[str, dict[str, str]]:
     """Key → public name, label and format, as metrics.json of a run has it."""
     return {

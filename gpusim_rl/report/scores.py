@@ -105,8 +105,13 @@ class Score(NamedTuple):
 
 
 def number_text(value: Any) -> str:
-    """A number with four digits; another value as it is."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    """A number with three digits, and no more decimals than those; another value as it is."""
+    if not isinstance(value, float):
+        return str(value)
+    if not 5e-4 <= abs(value) < 1e6:  # one that is not 0 is not shown as 0
+        return f"{value:.{1 if abs(value) < 1 else 3}g}"
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:.{0 if value.is_integer() else max(0, 3 - whole)}f}"
 
 
 def meaning(name: str, task: str, units: dict[str, str]) -> tuple[str, str]:
@@ -190,5 +195,5 @@ def failures(run: Summary) -> list[tuple[str, str]]:
             rows.append((f"evaluation: {cause}", f"{count} of {episodes} episodes"))
     for name, what in PER_EPISODE.items():
         if run.scores.get(name):
-            rows.append((f"evaluation: {what}", f"{run.scores[name]:.4g} per episode"))
+            rows.append((f"evaluation: {what}", f"{number_text(run.scores[name])} per episode"))
     return rows

@@ -24,6 +24,8 @@ from gpusim_rl.runs.summary import Summary, number, summarize, word
 
 GROUPS = ("task", "sim", "algo", "reward", "log", "robot", "terrain")
 SILENT = (*resume.SILENT, "gpu", "threads")  # `threads` is this machine's number
+# What a command of a training leaves out: `code_words` are added, and the others are of one run
+UNTOLD = ("resume", "run_dir", "auto_resume", "plan", "task_code", "algo_code", "gpu", "threads")
 COLUMNS, LABELLED = 12, 3  # swept keys in a table, and in a label, at most
 FIRST = ("success", "return", "time_s")  # scores that the table of runs begins with
 
@@ -175,11 +177,15 @@ def training_command(run: Summary) -> str:
     words = [f"task={config['task']['name']}"]
     words += [f"recipe={name}"] if (name := recipe_of(config)) != FAST else []
     base = build_base("config", tuple(words[:1]))
-    for group in ("sim", "algo", "reward", "robot", "terrain"):
+    for group in GROUPS[1:]:
         name = config[group].get("name") if isinstance(config.get(group), dict) else None
         if isinstance(name, str) and name != base[group].get("name") and name in choices(group):
             words.append(f"{group}={name}")
-    values = {key: x for key, (_, x) in changes(config).items() if not key.endswith(".name")}
+    told = changes(config, UNTOLD)
+    values = {key: x for key, (_, x) in told.items() if not key.endswith(".name")}
+    threads = config.get("threads")  # of the update; all cores unless they were given
+    if threads and str(threads) != run.versions.get("cores", str(threads)):
+        values["threads"] = threads
     values["seed"] = config.get("seed")
     for key, x in values.items():
         if isinstance(x, str) and x.startswith("model/"):  # the run's copy of a file
@@ -221,9 +227,9 @@ def title(runs: list[Summary]) -> str:
     return f"{', '.join(tasks)} · {name}"
 
 
-def plain(config: dict[str, Any]) -> dict[str, Any]:
-    """Dotted key → value, of all that says how a run trains."""
-    return {key: value for key, value in leaves(config).items() if not is_below(key, SILENT)}
+def plain(config: dict[str, Any], silent: tuple[str, ...] = SILENT) -> dict[str, Any]:
+    """Dotted key → value, of all that says how a run trains, or that is not `silent`."""
+    return {key: value for key, value in leaves(config).items() if not is_below(key, silent)}
 
 
 def text(value: Any) -> str:
@@ -289,17 +295,19 @@ def failures(run: Summary) -> list[tuple[str, str]]:
     for name in page.ENDINGS:
         if mean := page.last_mean(run, name):
             what = f"training: {page.label([run], name)}"
-            rows.append((what, f"{mean:.4g}, mean of the last rows"))
+            rows.append((what, f"{number_text(mean)}, mean of the last rows"))
     return rows
 
 
-def changes(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Key → default and value of what the defaults do not say, and no curriculum writes."""
+def changes(config: dict[str, Any], silent: tuple[str, ...] = SILENT) -> dict[str, tuple[Any, Any]]:
+    """Key → default and value of what the defaults do not say, no curriculum writes, and is not
+    `silent`.
+    """
     default, plan = defaults(config), config.get("curriculum")
     written = plan if isinstance(plan, dict) else {}
     return {
         key: (default.get(key), value)
-        for key, value in plain(config).items()
+        for key, value in plain(config, silent).items()
         if default and key != "seed" and default.get(key) != value and key not in written
     }
 
@@ -325,6 +333,6 @@ def defaults(config: dict[str, Any]) -> dict[str, Any]:
     try:
         base = build_base("config", tuple(words))
         recipe = {**base["recipe"], "name": recipe_of(config)}
-        return plain(apply_recipe({**base, "recipe": recipe}, []))
+        return leaves(apply_recipe({**base, "recipe": recipe}, []))
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError):
         return {}

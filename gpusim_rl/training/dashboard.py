@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from gpusim_rl.core.errors import printable
-from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.metrics import Metric, tracks
 from gpusim_rl.core.waiting import clock, waiting
 from gpusim_rl.training.bottleneck import cluster_verdict, pages_read, verdict
 
@@ -24,6 +24,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 LINES = 20  # that were said last, and are said anew when the terminal has another size
 WIDEST_CURVE = 100  # characters of a curve, and of the bar
 GAPS = (2, 8)  # least and largest number of spaces between two groups
+MEASURES = 5  # in the table, at most
 SHORTEST_NAME = 4  # characters of a name, in a narrow terminal
 Row = dict[str, float]
 
@@ -34,6 +35,7 @@ class Dashboard:
     Args:
         done: of the iterations, before this process.
         metrics: names in the table, and formats. Those of the learner come last.
+        bounds: measures that a drive has bounds for.
     """
 
     def __init__(
@@ -43,10 +45,12 @@ class Dashboard:
         done: int = 0,
         *,
         metrics: Iterable[Metric] = (),
+        bounds: Iterable[str] = (),
         quiet: bool = False,
     ):
         self.title, self.iterations, self.done = title, iterations, done
         self.metrics = [x for x in metrics if x.table]
+        self.bounds = {*bounds}
         self.console = Console(stderr=False, quiet=quiet)
         self.lines: deque[str] = deque(maxlen=LINES)  # that were said
         self.live = Picture(self.console, self.lines) if self.console.is_terminal else None
@@ -135,6 +139,7 @@ class Column(NamedTuple):
     heading: str
     style: str  # of the numbers
     cells: list[tuple[str, str]]
+    most: int | None = None  # cells that are shown
 
 
 class Table:
@@ -174,11 +179,16 @@ class Table:
             if x.key in row and x.key not in curves
         ]
         terms = [(k[7:], f"{v:+.3f}") for k, v in row.items() if k.startswith("reward/")]
-        means = [(k, f"{v:.3f}") for k, v in self.measures.items() if "/" not in k]
+        # what tells how well a command is followed comes first, then what has a bound
+        names = sorted(
+            (name for name in self.measures if "/" not in name),
+            key=lambda name: (not tracks(name), name not in self.board.bounds),
+        )
+        means = [(name, f"{self.measures[name]:.3f}") for name in names]
         return [
             Column("Training", "bold", [("steps [M]", steps), ("steps/s", speed), *numbers]),
             Column("Reward terms [1/s]", "cyan", terms),
-            Column("Measures", "green", means),
+            Column("Measures", "green", means, MEASURES),
         ]
 
     def foot(self, width: int) -> list[Text]:
@@ -236,11 +246,14 @@ def side_by_side(columns: Sequence[Column], width: int, rows: int) -> list[Text]
 
 
 def fewer_cells(column: Column, rows: int) -> Column:
-    """The column, whose last row tells how many are missing if there are more than `rows`."""
-    if len(column.cells) <= rows:
+    """The column, whose last row tells how many are missing if there are more than `rows`, or than
+    it shows.
+    """
+    count, most = len(column.cells), column.most or rows
+    if count <= min(rows, most):
         return column
-    cells = column.cells[: rows - 1]
-    return column._replace(cells=[*cells, (f"… {len(column.cells) - len(cells)} more", "")])
+    cells = column.cells[: min(rows - 1, most)]
+    return column._replace(cells=[*cells, (f"… {count - len(cells)} in metrics.jsonl", "")])
 
 
 def fitted(text: str, size: int) -> str:

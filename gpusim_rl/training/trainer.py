@@ -94,7 +94,12 @@ class Trainer:
         self.begun = time.time()
         title = f"{self.cfg.task.name} · {self.cfg.num_envs} worlds · {self.run.path}"
         self.table = Dashboard(
-            title, self.cfg.iterations, iteration.iterations, metrics=metrics, quiet=not first
+            title,
+            self.cfg.iterations,
+            iteration.iterations,
+            metrics=metrics,
+            bounds=iteration.env.task.drive_limits,
+            quiet=not first,
         )
         every = (self.cfg.film_every or 0) if first else None
         self.films = Films(self.run.path, every, code_words(self.cfg.plain), self.table.say)

@@ -205,12 +205,15 @@ def contrast(color: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.maximum(*light) / np.minimum(*light)
 
 
-def choose_ground(model: MjModel) -> int:
-    """The number of the stage's material from which the robot stands out more."""
+def choose_ground(model: MjModel, shading: float = SHADING) -> int:
+    """The number of the stage's material from which the robot stands out more.
+
+    shading: brightness of the robot, as a share of its colors'.
+    """
     rgba = colors(model)
     solid = (model.geom_type != PLANE) & (model.geom_bodyid > 0) & (model.geom_group < 3)
     weight = np.where(solid, model.geom_rbound**2 * rgba[:, 3], 0)
-    shaded = SHADING * rgba[:, :3]
+    shaded = shading * rgba[:, :3]
     scores = [weight @ np.log(contrast(shaded, np.array(x))) for x in GROUNDS]
     return int(np.argmax(scores))
 

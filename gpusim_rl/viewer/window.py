@@ -17,6 +17,7 @@ from gpusim_rl.envs.command_columns import (
 )
 from gpusim_rl.robots.free_bodies import robot_joint
 from gpusim_rl.viewer.film import Frames
+from gpusim_rl.viewer.gamepad import REST, Gamepad, between
 from gpusim_rl.viewer.offscreen import framing, load_triton, make_stage, whole
 from gpusim_rl.viewer.picture import add_arrow
 
@@ -30,7 +31,7 @@ Command = Callable[[float], np.ndarray]  # time [s] → command
 
 
 class Keys:
-    """The command as the keyboard changes it, between `low` and `high`: a callable of time.
+    """The command as keyboard and gamepad change it, from `low` to `high`: a callable of time.
 
     center: the first value, to which the space bar returns; 0 unless given.
     """
@@ -46,6 +47,7 @@ class Keys:
         self.center = np.array(center or np.zeros(len(low)))
         self.value = self.center.copy()
         self.paused, self.pushes, self.resets = False, 0, 0
+        self.pad = Gamepad()
 
     @property
     def help(self) -> str:
@@ -53,7 +55,8 @@ class Keys:
         keys = ("arrows up and down", "comma and full stop", "arrows left and right")
         moved = [f"{pair}: {name}" for pair, name in zip(keys, self.names, strict=False)]
         moved += ["space: back"] if moved else []
-        return "; ".join([*moved, "Enter: pause", "slash: push", "Backspace: reset"])
+        moved += ["Enter: pause", "slash: push", "Backspace: reset"]
+        return "; ".join([*moved, "gamepad: sticks, two buttons to pause and reset"])
 
     def press(self, key: int) -> None:
         """Change the command by a tenth of its range, or set it to the center; pause, push, reset.
@@ -69,6 +72,16 @@ class Keys:
             self.value[axis] = np.clip(changed, self.low[axis], self.high[axis])
         if key == 32:
             self.value[:] = self.center
+
+    def follow(self, axes: Sequence[float], buttons: Sequence[bool]) -> None:
+        """Set the first three numbers by a gamepad's sticks; pause, reset. See `Gamepad.read`."""
+        change = self.pad.read(axes, buttons)
+        self.paused ^= change.pause
+        self.resets += change.restart
+        if change.sticks is not None:
+            ends = zip(self.low, self.center, self.high, change.sticks, strict=False)
+            for i, numbers in enumerate(ends):
+                self.value[i] = between(*numbers)
 
     def __call__(self, t: float) -> np.ndarray:
         return self.value
@@ -100,10 +113,10 @@ def view(model: "MjModel", frames: Frames, keys: Keys | None = None, rollout: An
             added.ngeom = 0
             stage.add_tiles(added, data)
             draw_command(added, rollout, data)
-            window.sync()
+            sync(window, keys)
             time.sleep(max(0.0, begun + t - time.perf_counter()))
             while keys and keys.paused and not keys.resets and window.is_running():
-                window.sync()
+                sync(window, keys)
                 time.sleep(0.05)
                 begun = time.perf_counter() - t
             if not window.is_running():
@@ -125,6 +138,23 @@ def check_window() -> None:
         if not glfw.init():
             what = f"no window can be opened on the display {os.environ.get('DISPLAY', '')}"
             raise ValueError(f"{what}: use video=walk.mp4")
+
+
+def sync(window: Any, keys: Keys | None) -> None:
+    """Show what was drawn, and let a gamepad change the command."""
+    window.sync()
+    if keys:
+        keys.follow(*gamepad_state())
+
+
+def gamepad_state() -> tuple[Sequence[float], Sequence[bool]]:
+    """Axes and buttons of the first gamepad that GLFW knows; at rest if there is none."""
+    import glfw
+
+    for number in range(glfw.JOYSTICK_LAST + 1):
+        if state := glfw.get_gamepad_state(number):
+            return state.axes[:4], state.buttons[:2]
+    return REST
 
 
 def follow(window: Any, model: "MjModel", data: "MjData") -> None:

@@ -14,6 +14,7 @@ import viser
 from gpusim_rl.core import errors
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.command_columns import fixed_command
+from gpusim_rl.viewer.gamepad import Change
 from gpusim_rl.web.controls import SPEEDS, Controls, Requests, Sliders
 from gpusim_rl.web.pace import Every, Pace
 from gpusim_rl.web.policy_panel import PolicyPanel, run_choices
@@ -32,11 +33,12 @@ def serve(cfg: dict[str, Any], words: list[str], parent: int) -> None:
     words: run directories or .onnx files, one or two.
     """
     with errors.one_line_errors(), check_versions():
-        server, address = open_server(PORT if cfg["port"] is None else cfg["port"])
+        server, address, access = open_server(PORT if cfg["port"] is None else cfg["port"])
     ends = ExitStack()
     try:
         with errors.one_line_errors():
             web = Web(cfg, words, server)
+        access.gamepad = lambda change: web.requests.put(partial(web.follow_gamepad, change))
         ends.callback(web.stop)
         policies = errors.printable(" and ".join(words))
         print(f"open {address} (Ctrl-C ends it): {policies}", flush=True)
@@ -109,6 +111,15 @@ class Web:
         """Push all robots."""
         for panel in self.policies:
             panel.rollout.push(velocity)
+
+    def follow_gamepad(self, change: Change) -> None:
+        """Move the sliders as its sticks say, pause, and begin anew."""
+        if change.sticks is not None:
+            self.sliders.follow_sticks(change.sticks)
+        if change.pause:
+            self.controls.toggle()
+        if change.restart:
+            self.restart()
 
     def change_run(self, panel: PolicyPanel) -> None:
         """Show the run that was chosen; if that fails, say why, and go on with the old one."""

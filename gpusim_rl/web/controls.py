@@ -17,6 +17,7 @@ from viser import ViserServer
 
 from gpusim_rl.core.errors import printable
 from gpusim_rl.envs.command_columns import angles, leaning, plain_columns, rotations
+from gpusim_rl.viewer.gamepad import between
 from gpusim_rl.viewer.window import tour
 
 SPEEDS = {"1": 1.0, "1/2": 0.5, "1/4": 0.25, "1/10": 0.1}  # × real time
@@ -58,7 +59,7 @@ class Controls:
         self.state = gui.add_text("state", "", disabled=True)
         with gui.add_folder("Time"):
             self.pause = gui.add_button("pause")
-            others = gui.add_button_group("or", ("step", "reset"))
+            others = gui.add_button_group("simulation", ("step", "reset"))
             self.speed = gui.add_dropdown("× real time", tuple(SPEEDS), initial_value="1")
         with gui.add_folder("Push"):
             self.strength = gui.add_slider("velocity [m/s]", 0.1, 3.0, 0.1, 1.0)
@@ -125,12 +126,13 @@ class Sliders:
             self.touring = server.gui.add_checkbox("tour", not len(self.fixed))
         self.sliders: dict[str, viser.GuiSliderHandle] = {}
         self.places: dict[str, float] = {}  # where the tour has put sliders
+        self.rest: dict[str, float] = {}  # where sliders are before they are moved
 
     def rebuild(self, descriptions: Sequence[Description]) -> None:
         """Have a slider for each number that one of the policies follows."""
         for slider in self.sliders.values():
             slider.remove()
-        self.sliders, self.places = {}, {}
+        self.sliders, self.places, self.rest = {}, {}, {}
         union: dict[str, Number] = {}
         for description in descriptions:
             for i, x in enumerate(numbers(description)):
@@ -145,7 +147,7 @@ class Sliders:
             ends = (x.low, x.high, max(x.high - x.low, 1e-7) / 100)
             low, high, step = (float(f"{y:.4g}") for y in ends)
             high = max(high, low + step)
-            first = min(max(x.first, low), high)
+            first = self.rest[x.name] = min(max(x.first, low), high)
             with self.folder:
                 self.sliders[x.name] = self.gui.add_slider(label, low, high, step, first)
             self.sliders[x.name].on_update(self.moved)
@@ -173,9 +175,14 @@ class Sliders:
                 values = list(angles(center, command[columns]))
             for x, value in zip(parts, values, strict=True):
                 if slider := self.sliders.get(x.name):
-                    number = slider.min + round((value - slider.min) / slider.step) * slider.step
-                    number = min(max(number, slider.min), slider.max)
-                    slider.value = self.places[x.name] = float(f"{number:.6g}")
+                    slider.value = self.places[x.name] = on_step(slider, value)
+
+    def follow_sticks(self, sticks: np.ndarray) -> None:
+        """Move the first sliders by a gamepad's sticks (3,), each -1 to 1, and end the tour."""
+        for (name, slider), stick in zip(self.sliders.items(), sticks, strict=False):
+            value = between(slider.min, self.rest[name], slider.max, float(stick))
+            slider.value = on_step(slider, value)
+        self.take_over()
 
     def command(self, description: Description, t: float) -> np.ndarray | None:
         """(n,) the command of a policy at a time [s]; None if it follows none."""
@@ -198,6 +205,12 @@ class Sliders:
         """A number in its range: that of its slider, if it has one."""
         slider = self.sliders.get(x.name)
         return float(np.clip(slider.value if slider else x.first, x.low, x.high))
+
+
+def on_step(slider: viser.GuiSliderHandle, value: float) -> float:
+    """The value of a slider's steps that is next to a number."""
+    number = slider.min + round((value - slider.min) / slider.step) * slider.step
+    return float(f"{min(max(number, slider.min), slider.max):.6g}")
 
 
 def numbers(description: Description) -> list[Number]:
@@ -255,7 +268,7 @@ class Plot:
         )
         # Without `scales` a plot would take the time for a date.
         options = {"scales": {"x": {"time": False}}, "height": self.height}
-        options |= {"title": self.title.replace("<", "‹"), "legend": {"show": True}}
+        options |= {"title": self.title.replace("<", "‹"), "legend": {"live": False}}
         self.chart = self.gui.add_uplot(data, ({"label": "t [s]"}, *curves), **options)
 
     def clear(self) -> None:

@@ -8,6 +8,7 @@ import viser
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.core import errors
+from gpusim_rl.core.metrics import tracks
 from gpusim_rl.core.paths import quoted
 from gpusim_rl.deploy import exported
 from gpusim_rl.play import player
@@ -26,7 +27,6 @@ BASE = "pose: m, then w x y z; of a robot that is fixed, its first joints"
 SHARE = "a film of ten seconds, or the exported policy; the browser saves it"
 PERIOD = 0.1  # s between two points of a plot
 COMMANDS = 6  # numbers of a command that have a plot
-TRACKED = ("error", "distance", "angle")  # in names of measures that tell how a command is followed
 
 
 class PolicyPanel:
@@ -240,7 +240,7 @@ def signed(terms: dict[str, float], gains: set[str]) -> tuple[dict[str, float], 
 
 def tracked(measures: dict[str, float]) -> dict[str, float]:
     """The measures that tell how well a command is followed; the first six, if none does."""
-    names = [name for name in measures if any(word in name for word in TRACKED)]
+    names = [*filter(tracks, measures)]
     return {name: measures[name] for name in names or [*measures][:6]}
 
 

@@ -12,11 +12,14 @@ from gpusim_rl.envs.command_columns import command_arrow
 from gpusim_rl.play.rollouts import Rollout
 from gpusim_rl.robots.free_bodies import robot_joint
 from gpusim_rl.viewer.offscreen import VISIBLE_GROUPS, make_stage, whole
-from gpusim_rl.viewer.stage import colors, sky
+from gpusim_rl.viewer.stage import choose_ground, colors, sky
 
 BOX, PLANE = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_PLANE
 SMOOTH = 0.15  # share of the way that the camera goes to the robot in each picture
+SHADING = 1.0  # brightness of a robot on the page: its light comes from all sides
 ORANGE = (255, 178, 0)
+# of the pale and of the dark ground, and of the lines on it
+GROUNDS = ((205, 210, 218), (51, 61, 79)), ((170, 177, 188), (87, 100, 117))
 
 
 class Scene:
@@ -94,13 +97,18 @@ class Scene:
             self.meshes.append((body, handle))
 
     def add_ground(self, name: str, place: np.ndarray, turn: np.ndarray) -> None:
-        """Add endless ground at a place (3,) [m], turned by a unit quaternion (4,)."""
+        """Add endless ground at a place (3,) [m], turned by a unit quaternion (4,): the one from
+        which the robot stands out more.
+        """
+        plane, line = (shades[choose_ground(self.model, SHADING)] for shades in GROUNDS)
         self.scene.add_grid(
             f"{self.root}/{name}",
             infinite_grid=True,
             fade_distance=50.0,
             cell_size=0.25 if self.reach < 2 else 0.5,
-            plane_color=(205, 210, 218),
+            plane_color=plane,
+            cell_color=line,
+            section_color=line,
             plane_opacity=1.0,
             shadow_opacity=0.25,
             position=place,

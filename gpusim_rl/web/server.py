@@ -10,16 +10,19 @@ import io
 import logging
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 import viser
 import websockets.asyncio.server
 from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from gpusim_rl.core.memory import trim_heap
+from gpusim_rl.viewer.gamepad import REST, Change, Gamepad
 
 LOOPBACK = "127.0.0.1"
 PORT = 8080
@@ -31,6 +34,8 @@ POLICY = (
 )
 NAMES = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)  # of this machine
 LARGEST_MESSAGE_BYTES = 2**16  # a page sends some hundred, and viser would take 50 MB
+GAMEPAD = "/gamepad"  # path of a WebSocket of the page's script
+SCRIPT = Path(__file__).with_name("gamepad.js")
 Number = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Vector = tuple[Number, Number, Number]
 
@@ -56,15 +61,28 @@ class UpdateMessage(msgspec.Struct, tag="GuiUpdateMessage", forbid_unknown_field
     updates: dict[Literal["value"], bool | Number | str]
 
 
+class GamepadMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """Axes of both sticks of a page's gamepad, and its first two buttons."""
+
+    axes: tuple[Number, Number, Number, Number]
+    buttons: tuple[bool, bool]
+
+
+PAD_DECODER = msgspec.json.Decoder(GamepadMessage)
 DECODER = msgspec.msgpack.Decoder(CameraMessage | UpdateMessage)
 
 
 class AccessControl:
-    """Decides what of the network reaches viser: its own pages, and two of their messages."""
+    """Decides what of the network reaches viser: its own pages, and two of their messages.
+
+    A page's gamepad has a WebSocket of its own, which does not reach viser.
+    """
 
     def __init__(self) -> None:
         # of the page, by their ids; to be set once viser has made them
         self.controls: dict[str, Any] | None = None
+        # takes what a page's gamepad asks for, in the server's thread; to be set
+        self.gamepad: Callable[[Change], object] = lambda _: None
         self.serves = False  # whether a server was started with it
 
     @contextlib.contextmanager
@@ -90,14 +108,24 @@ class AccessControl:
         """Answer a request; None lets it open a WebSocket."""
         if why := refusal(request.headers):
             return connection.respond(http.HTTPStatus.FORBIDDEN, f"{why}\n")
-        response = answer(connection, request)
+        if request.path == f"{GAMEPAD}.js":
+            response = connection.respond(http.HTTPStatus.OK, SCRIPT.read_text("utf-8"))
+            del response.headers["Content-Type"]
+            response.headers["Content-Type"] = "text/javascript; charset=utf-8"
+        else:
+            if "Accept-Encoding" in request.headers:  # the page is changed below
+                del request.headers["Accept-Encoding"]
+            response = answer(connection, request)
         if response is not None:
+            add_script(response)
             response.headers["Content-Security-Policy"] = POLICY
             response.headers["X-Content-Type-Options"] = "nosniff"
         return response
 
     async def _handle(self, handler: Any, connection: Any) -> None:
         """Let viser handle a WebSocket, which gives it checked messages alone."""
+        if connection.request.path == GAMEPAD:
+            return await self._read_gamepad(connection)
         if connection.subprotocol != f"viser-v{viser.__version__}":
             # viser would print two lines; a page of another version understands this code
             return await connection.close(1002, "another version of viser")
@@ -113,6 +141,18 @@ class AccessControl:
             await handler(connection)
         finally:
             trim_heap()  # pages that come and go would else leave 60 to 180 kB each
+
+    async def _read_gamepad(self, connection: Any) -> None:
+        """Hand on what a gamepad asks for; its sticks are let go when its page closes."""
+        pad = Gamepad()
+        with contextlib.suppress(ConnectionClosed):
+            async for message in connection:
+                try:
+                    said = PAD_DECODER.decode(message)
+                except Exception:  # whatever is wrong with it
+                    continue
+                self.gamepad(pad.read(said.axes, said.buttons))
+        self.gamepad(pad.read(*REST))
 
     def checked(self, message: bytes | str) -> bytes | None:
         """A message of a page as viser may read it; None of all but two kinds.
@@ -132,6 +172,15 @@ class AccessControl:
                 return None
             checked.updates["value"] = value
         return msgspec.msgpack.encode(checked)
+
+
+def add_script(response: Response) -> None:
+    """Let viser's page load the script of gamepads. In place."""
+    head, end, rest = response.body.rpartition(b"</head>")
+    if end:
+        response.body = head + f'<script src="{GAMEPAD}.js"></script>'.encode() + end + rest
+        del response.headers["Content-Length"]
+        response.headers["Content-Length"] = str(len(response.body))
 
 
 def refusal(headers: Headers) -> str:
@@ -160,8 +209,8 @@ def offered(control: Any, value: Any) -> bool | float | str | None:
     return value if type(value) is bool else None
 
 
-def open_server(port: int) -> tuple[viser.ViserServer, str]:
-    """A server of the page, and its address; ImportError if viser cannot be guarded.
+def open_server(port: int) -> tuple[viser.ViserServer, str, AccessControl]:
+    """A server of the page, its address and its guard; ImportError if viser cannot be guarded.
 
     port: the first of a hundred that are tried; 0 for any that is free. OSError if none is.
     """
@@ -175,7 +224,7 @@ def open_server(port: int) -> tuple[viser.ViserServer, str]:
         raise ImportError("its messages cannot be checked")
     server.gui.configure_theme(control_width="large", show_logo=False, show_share_button=False)
     server.gui.main_panel.dock_right()
-    return server, f"http://{LOOPBACK}:{server.get_port()}"
+    return server, f"http://{LOOPBACK}:{server.get_port()}", access
 
 
 def free_port(first: int) -> int:

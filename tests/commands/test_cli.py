@@ -49,7 +49,7 @@ TRAIN = {
     "algo.hidden=[64,wide]": "algo.hidden='wide': expected a whole number",
     f"seed={SEED}": f"expected a whole number from 0 to {EVALUATION_SEEDS - 1}",
     "stop_at=95": "stop_at=95: expected a number above 0, up to 1, or null",
-    "task.weights.action_rate=-0.1": "task.weights.action_rate=-0.1: expected a number of at least 0",
+    "task.weights.power=-0.1": "task.weights.power=-0.1: expected a number of at least 0",
     "task.weights.action_rate=null": "task.weights.action_rate=None: expected a number",
     "~task.weights.action_rate": "'~task.weights.action_rate': only KEY=VALUE is understood",
     "+task.weights.joy=1": "'+task.weights.joy=1': only KEY=VALUE is understood",
@@ -338,7 +338,7 @@ DISAGREE = "reward terms and weights disagree: "
     [
         ("task.weights.action_rate", None, f"{DISAGREE}'action_rate' has no weight"),
         ("task.weights.joy", 1.0, f"{DISAGREE}'joy' is no term"),
-        ("task.weights.action_rate", -1.0, "config.yaml: task.weights.action_rate=-1.0: expected a number of"),
+        ("task.weights.power", -1.0, "config.yaml: task.weights.power=-1.0: expected a number of"),
         ("algo", 3, "config.yaml: algo=3: expected keys with values"),
         ("algo.speed", 3, "config.yaml: unknown key algo.speed"),
     ],

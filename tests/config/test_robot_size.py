@@ -171,18 +171,19 @@ def test_a_file_that_changes_is_measured_again(tmp_path):
 
 
 def test_a_wrong_robot_is_one_line(tmp_path, elsewhere, capsys):
-    """It is refused before anything is built, and by a multirun too. `--cfg` needs no file."""
+    """It is refused before anything is built, and by a multirun too. `--cfg job` needs no
+    file, and shows the numbers of the one that is there."""
     file = tmp_path / "robot.xml"
     file.write_text("<mujoco/>")
     for words in ([], ["-m", "seed=1,2"]):
         said = refused_here("train.py", f"robot.mjcf={file}", *words, capsys=capsys)
         assert f"robot.mjcf={file}: " in said and "could be the base" in said
-    shown = command("train.py", f"robot.mjcf={tmp_path}/none.xml", "--cfg", "job", cwd=tmp_path)
-    assert "swing_height: 0.08" in shown.stdout
+    words = (f"robot.mjcf={tmp_path}/none.xml", "--cfg", "job")
+    assert "swing_height: 0.08" in run_here("train.py", *words, capsys=capsys)[1]
     file.write_text(mjcf(Shape(random.Random(3))))
-    shown = command("train.py", f"robot.mjcf={file}", "--cfg", "job", cwd=tmp_path)
+    shown = run_here("train.py", f"robot.mjcf={file}", "--cfg", "job", capsys=capsys)[1]
     wanted = asked([f"robot.mjcf={file}"])["swing_height"]
-    assert yaml.safe_load(shown.stdout)["task"]["swing_height"] == wanted < 0.08
+    assert yaml.safe_load(shown)["task"]["swing_height"] == wanted < 0.08
 
 
 def test_missing_packages(monkeypatch):

@@ -409,10 +409,10 @@ FAST = "task.fastest"
 LOW, HIGH = "task.randomise.kp.low", "task.randomise.kp.high"
 SIGMA, GAMMA = "task.sigma", "algo.gamma"
 NONSENSE: list[tuple] = [
-    ({JERK: {"from": 0}}, f"curriculum: {JERK}: expected {{from, to, by, start, stop}}"),
-    ({JERK: schedule(0, -1)}, f"curriculum: {JERK}: expected numbers of at least 0"),
-    ({JERK: schedule(0, 1, 4, 4)}, f"curriculum: {JERK}: start=4 is not before stop=4"),
-    ({JERK: schedule(0, 1, 0, 1.5, "success")}, f"{JERK}: stop=1.5: expected at most 1"),
+    ({RATE: {"from": 0}}, f"curriculum: {RATE}: expected {{from, to, by, start, stop}}"),
+    ({RATE: schedule(0, -1)}, f"curriculum: {RATE}: expected numbers of at least 0"),
+    ({RATE: schedule(0, 1, 4, 4)}, f"curriculum: {RATE}: start=4 is not before stop=4"),
+    ({RATE: schedule(0, 1, 0, 1.5, "success")}, f"{RATE}: stop=1.5: expected at most 1"),
     ({"seed": schedule(0, 1)}, "curriculum: seed cannot be scheduled: choose of task"),
     ({"algo.hidden": schedule(0, 1)}, "algo.hidden cannot be scheduled: choose of task"),
     ({"task.mjcf": schedule(0, 1)}, "curriculum: task.mjcf cannot be scheduled"),
@@ -430,7 +430,11 @@ NONSENSE: list[tuple] = [
     ({"algo.mirror_coef": schedule(0, 1)}, "algo.mirror_coef cannot be scheduled"),
     # plans that contradict the command line
     ({SWING: schedule(0, 0.2)}, f"{SWING}=0.1, but its curriculum ends at 0.2", f"{SWING}=0.1"),
-    ({JERK: schedule(0, 0.4)}, "=5, but its curriculum ends at 0.4", "task.weights={action_rate:5}"),
+    (
+        {RATE: schedule(0, 0.4)},
+        "=5, but its curriculum ends at 0.4",
+        "task.weights={action_rate:5}",
+    ),
     ({"task.base_height": schedule(0.2, 0.25)}, " ends at 0.25, but this robot has", ROBOT),
     # ranges that cross on their way
     (

@@ -71,7 +71,7 @@ def test_one_run(tmp_path):
     page = render(run, out=run / "report.html")
     text = html.unescape(re.sub(r"<[^>]*>", " ", words_of(page)))
     low, high = wilson(384, 512)
-    assert f"success 0.75 {low:.3f} to {high:.3f}" in " ".join(text.split())
+    assert f"success 0.750 {low:.3f} to {high:.3f}" in " ".join(text.split())
     assert "upright_s" not in text and "evaluation: no success" in text and "128 of 512" in text
     assert re.search(r"the episode ended early\s+64 of 512", text)
     assert re.search(r"the robot moved in the last second\s+64 of 512", text)
@@ -126,8 +126,8 @@ def test_several_runs(tmp_path):
     report.main([str(tmp_path)])
     page = (tmp_path / "report.html").read_text()
     text = text_of(page)
-    assert "algo.gamma=0.9 3 0.6 (0.45 to 0.9)" in text
-    assert "algo.gamma=0.95 3 0.6333 (0.475 to 0.95)" in text
+    assert "algo.gamma=0.9 3 0.600 (0.450 to 0.900)" in text
+    assert "algo.gamma=0.95 3 0.633 (0.475 to 0.950)" in text
     low, high = wilson(round(0.95 * 512), 512)
     assert f"g0.95-s3 3 0.95 finished 13 / 100 {low:.3f} to {high:.3f} 0.95 12.5" in text
     assert text.index("algo.gamma=0.95 3 ") < text.index("algo.gamma=0.9 3 ")
@@ -417,12 +417,14 @@ def test_constant_commands_have_pictures(tmp_path):
 def test_the_first_screen(elsewhere):
     """It says success with its interval, how the run was made, and commands for its path."""
     versions = {"commit": "0123456789abcdef", "processor": "CPU of a test", "cores": "2"}
-    run = make_run(Path("run"), "seed=3", "algo.gamma=0.9", eval=SCORES, versions=versions)
+    words = ("seed=3", "algo.gamma=0.9", "threads=1", "log=none", "save_every=7", "run_dir=x")
+    run = make_run(Path("run"), *words, eval=SCORES, versions=versions)
     text = text_of(render(run, out=run / "report.html")).partition(" Scores ")[0]
     low, high = wilson(384, 512)
     for words in (
         f"0.750 success {low:.3f} to {high:.3f}: 95 % interval (Wilson) of 512 episodes",
-        "python train.py task=cartpole algo.gamma=0.9 iterations=100 seed=3",
+        "python train.py task=cartpole algo.gamma=0.9 iterations=100 log=none save_every=7"
+        " threads=1 seed=3",
         "machine CPU of a test, 2 cores commit 0123456789ab",
         "python play.py run=run mode=web",
         "python play.py run=run mode=export out=policy.onnx",
@@ -471,6 +473,14 @@ def test_a_command_can_be_copied(tmp_path):
     assert override.key_or_group == "run" and override.value() == str(folder)
     odd = make_run(tmp_path / "a\nb", eval=SCORES)
     assert dict(tables.next_commands(summarize(odd)))["Watch it"] == ""
+
+
+def test_a_score_has_three_digits():
+    """And no more than three decimals; what is not 0 is not shown as 0."""
+    texts = {0.99414: "0.994", 0.0752: "0.075", 139.39: "139", 68.74: "68.7", 5.346: "5.35"}
+    texts |= {0.0: "0", 1.0: "1", -0.004698: "-0.005", 1.1e-4: "0.0001", 2.34e7: "2.34e+07"}
+    assert {x: scores.number_text(x) for x in texts} == texts
+    assert scores.number_text(12345) == "12345"
 
 
 def test_the_interval_of_a_product(tmp_path):

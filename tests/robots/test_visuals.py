@@ -308,7 +308,7 @@ def test_the_page_shows_them(tmp_path):
     open_server = pytest.importorskip("gpusim_rl.web.server").open_server
     file = dog(tmp_path)
     loaded = make_robot(mjcf=str(file))
-    server, _ = open_server(0)
+    server, *_ = open_server(0)
     try:
         sizes = []
         for model in (loaded.mjm, picture_model(loaded.spec, file)):

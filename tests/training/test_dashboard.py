@@ -110,8 +110,18 @@ def test_no_line_is_longer_than_the_terminal(width, height, more):
     assert lines[0].endswith("…") and lines[-1].startswith("bound by learning: networks and ")
     names = ("Training", "Reward terms [1/s]", "Measures")
     assert all(name in lines[3] for name in names)
-    cut = [line.endswith("more") for line in lines]
-    assert any(cut) == (bool(more) and height == 24)
+    assert any("… 16" in line for line in lines) == bool(more)
+
+
+def test_five_measures_are_shown():
+    """First what tells how well a command is followed, then what has a bound; of the others a line
+    tells how many there are, and where."""
+    measures = ("settled", "wobble", "power", "effort", "velocity_error", "x", "y")
+    board = Dashboard("title", 4, bounds=("effort", "wobble"), quiet=True)
+    lines = drawn(board, ROW | {f"measure/{name}": 0.5 for name in measures}, 100)
+    shown = [line.split()[-2] for line in lines[4:9]]
+    assert shown == ["yaw_error", "velocity_error", "wobble", "effort", "settled"]
+    assert lines[9].strip() == "… 3 in metrics.jsonl"
 
 
 def test_a_narrow_terminal_breaks_no_line():

@@ -1,12 +1,15 @@
 """The commands of the keyboard and of the tour in the viewer window."""
 
 import math
+from types import SimpleNamespace
 
+import glfw
 import mujoco
 import numpy as np
 import pytest
 
-from gpusim_rl.viewer.window import Keys, tour
+from gpusim_rl.viewer.gamepad import DEAD_ZONE
+from gpusim_rl.viewer.window import Keys, gamepad_state, tour
 
 
 def test_commands_stay_in_their_range():
@@ -42,8 +45,38 @@ def test_keys_pause_and_push():
     keys.press(257)
     assert not keys.paused
     assert keys.help == (
-        "arrows up and down: forward; space: back; Enter: pause; slash: push; Backspace: reset"
+        "arrows up and down: forward; space: back; Enter: pause; slash: push; Backspace: reset; "
+        "gamepad: sticks, two buttons to pause and reset"
     )
+
+
+def test_a_gamepad_drives_the_window(monkeypatch):
+    """Sticks go to the ends from the center, and the keys' value stays while none is moved. A
+    button counts once while it is held."""
+    axes, pads = [0.0] * 4, {}
+    monkeypatch.setattr(glfw, "get_gamepad_state", pads.get)
+    keys = Keys((-1.0, -0.5, -2.0), (3.0, 0.5, 2.0), (1.0, 0.0, 0.0))
+    keys.press(265)
+    keys.follow(*gamepad_state())
+    assert keys(0.0).tolist() == [1.4, 0, 0]
+    pads[3] = SimpleNamespace(axes=axes, buttons=[0] * 15)
+    axes[:] = [1.0, -1.0, -1.0, 0.0]  # left stick up and right, right stick to the left
+    keys.follow(*gamepad_state())
+    assert keys(0.0).tolist() == [3, -0.5, 2]
+    axes[:] = [-0.575, 1.0, DEAD_ZONE, 1.0]
+    pads[3].buttons[:2] = 1, 1
+    for _ in range(2):
+        keys.follow(*gamepad_state())
+    assert keys(0.0).tolist() == pytest.approx([-1, 0.25, 0])
+    assert (keys.paused, keys.resets) == (True, 1)
+    pads.clear()
+    keys.follow(*gamepad_state())
+    keys.press(265)
+    keys.follow(*gamepad_state())
+    assert keys(0.0).tolist() == pytest.approx([1.4, 0, 0])
+    fixed = Keys((), ())  # of command=
+    fixed.follow([1.0] * 4, [True, False])
+    assert fixed(0.0).tolist() == [] and fixed.paused
 
 
 def test_commands_about_a_center():

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import importlib.util
+import json
 import logging
 import os
 import re
@@ -40,6 +41,7 @@ from gpusim_rl.deploy import exported
 from gpusim_rl.play import player
 from gpusim_rl.play.rollouts import FileRollout, velocity_of_base
 from gpusim_rl.runs.run import find_run
+from gpusim_rl.viewer.gamepad import Change
 from gpusim_rl.viewer.window import tour
 from gpusim_rl.web import requirements, share
 from gpusim_rl.web.app import Web, serve
@@ -57,6 +59,10 @@ from tests.browser import CHROMIUM, WebPage, chromium, listening
 from tests.command_lines import environment, first_line, one_line, start_server
 from tests.worlds import ROOT
 
+# a browser's gamepad at rest, which nobody has
+GAMEPAD = """window.pad = {connected: true, axes: [0, 0, 0, 0],
+  buttons: Array.from({length: 17}, () => ({pressed: false}))};
+navigator.getGamepads = () => [null, pad];"""
 PROTOCOL = f"viser-v{viser.__version__}"
 COMMAND = [0.5, 0.0, 0.2]
 UPGRADE = b"Host: 127.0.0.1\r\nConnection: Upgrade\r\n" + 2 * b"Upgrade: websocket\r\n"
@@ -76,7 +82,7 @@ SENT = {  # to the server, by what is no browser
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[viser.ViserServer, str]]:
     """A server without anything to show, and its address."""
-    server, address = open_server(0)
+    server, address, _ = open_server(0)
     yield server, address
     with quiet():
         server.stop()
@@ -103,9 +109,9 @@ def update(server: viser.ViserServer, control: Any, **updates: Any) -> None:
 
 
 @contextlib.contextmanager
-def opened(address: str, protocol: str = PROTOCOL) -> Iterator[Any]:
+def opened(address: str, protocol: str = PROTOCOL, path: str = "") -> Iterator[Any]:
     """A WebSocket of the server's own page."""
-    at, headers = address.replace("http", "ws"), {"Origin": address}
+    at, headers = address.replace("http", "ws") + path, {"Origin": address}
     with connect(at, subprotocols=[protocol], additional_headers=headers) as page:  # type: ignore
         yield page
 
@@ -143,10 +149,11 @@ def sliders(served) -> Sliders:
 # -- who may open it -------------------------------------------------------------------------------
 
 
-def test_pages_of_other_origins_are_refused(served):
+@pytest.mark.parametrize("path", ["", "/gamepad"])
+def test_pages_of_other_origins_are_refused(served, path):
     """A WebSocket opens for the server's own page alone, and under no other name of the machine."""
     _, address = served
-    at, authority = address.replace("http", "ws"), address.removeprefix("http://")
+    at, authority = address.replace("http", "ws") + path, address.removeprefix("http://")
 
     def status(**headers: str) -> int:
         try:
@@ -211,6 +218,27 @@ def test_a_message_of_a_page_sets_what_its_control_offers(web):
     web.draw()
 
 
+def test_messages_of_a_gamepad(monkeypatch):
+    """Six values of their kinds are taken from a page's own WebSocket, and all else is ignored.
+    The sticks are let go when it closes."""
+    server, address, access = open_server(0)
+    said: SimpleQueue[Change] = SimpleQueue()
+    access.gamepad = said.put
+    with opened(address, path="/gamepad") as page:
+        held = dict(axes=[0, -1, 0.1, 5e3], buttons=[True, False])
+        wrong = [b"\xff", "[]", "{}", held | {"axes": [0]}, held | {"axes": ["1"] * 4}]
+        wrong += [held | {"buttons": [1, 0]}, held | {"more": 1}, held | {"axes": [1e400] * 4}]
+        for message in (*wrong, held):
+            page.send(message if isinstance(message, str | bytes) else json.dumps(message))
+        sticks, pause, restart = said.get(timeout=10)
+        assert page.ping().wait(10) and said.empty()
+    assert sticks is not None
+    assert (sticks.tolist(), pause, restart) == ([1, 0, 0], True, False)
+    assert said.get(timeout=10).sticks.tolist() == [0, 0, 0]  # type: ignore[union-attr]
+    with quiet():
+        server.stop()
+
+
 def test_files_and_tunnels_are_refused(web, monkeypatch):
     """A page cannot upload a file into a control, nor let viser open a tunnel to the internet."""
     opened, server, control = [], web.server, web.controls.speed
@@ -261,7 +289,7 @@ def test_a_page_that_goes_leaves_no_memory(monkeypatch):
     """What a page took is given back to the system when it goes: the allocator would keep it."""
     gone = threading.Event()
     monkeypatch.setattr("gpusim_rl.web.server.trim_heap", gone.set)
-    server, address = open_server(0)  # pages of other tests would go from `served` meanwhile
+    server, address, _ = open_server(0)  # pages of other tests would go from `served` meanwhile
     with opened(address):
         while gone.wait(0.5):  # pages of other tests go late
             gone.clear()
@@ -634,12 +662,22 @@ def test_sliders(sliders):
     about, narrow = PLANAR, PLANAR | {"trained": {"low": [-0.5, -2.0], "high": [0.5, 2.0]}}
     sliders.rebuild([about, narrow])
     assert sliders.command({}, 0.0) is None
-    assert sliders.command(about, 2.1).tolist() == [0.8, 0.0]
+    assert sliders.command(about, 0.1).tolist() == [0.8, 0.0]
     sliders.sliders["x"].value = 0.9
     sliders.take_over()
     assert not sliders.touring.value
     assert sliders.command(about, 2.1).tolist() == [0.9, 0.0]
     assert sliders.command(narrow, 2.1).tolist() == [0.5, 0.0]
+
+
+def test_sticks_move_the_sliders(sliders):
+    """From where a number rests to the ends of its slider; a stick ends the tour."""
+    sliders.sliders["x"].value = 0.9
+    sliders.follow_sticks(np.array([-0.5, 1.0, 1.0]))
+    assert [x.value for x in sliders.sliders.values()] == [-0.5, 2.0]
+    assert not sliders.touring.value
+    sliders.follow_sticks(np.zeros(3))
+    assert sliders.command(PLANAR, 0.0).tolist() == [0.0, 0.0]
 
 
 def test_sliders_of_a_rotation(sliders):
@@ -773,11 +811,27 @@ while "numpy" not in open(f"/proc/{{child.pid}}/maps").read():
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
 def test_a_page_in_a_browser(tmp_path, trained):
-    """Chromium shows the page; its buttons pause and step; Ctrl-C ends it in one line."""
+    """Chromium shows the page; its buttons pause and step, and so does a gamepad, whose sticks
+    move the sliders; Ctrl-C ends it in one line."""
     line = (str(ROOT / "play.py"), "mode=web", f"onnx={trained}/policy.onnx", "port=0")
     process = start_server(r"open (http://\S+) ", *line, env=environment(tmp_path / "home"))
     with process as (server, address), chromium() as browser:
-        page = WebPage(browser, address)
+        page = WebPage(browser, address, GAMEPAD)
+        page.wait_until(0.1)
+        sliders = ("forward [m/s]", "left [m/s]", "turn [rad/s]")
+        page.page.evaluate("pad.axes = [0, -1, -1, 0]")  # left stick up, right stick to the left
+        page.wait("field && !field.checked", "tour", None)
+        page.wait("parseFloat(text) > 0.3", "turn [rad/s]", None)
+        moved = [float(page.read(label)) for label in sliders]
+        assert moved[0] > 0.3 and moved[1] == 0
+        page.page.evaluate("pad.axes = [0.1, 0, 0, 0.1]")  # let go, in the dead zone
+        page.wait("parseFloat(text) === 0", "turn [rad/s]", None)
+        page.page.evaluate("pad.buttons[0].pressed = true")
+        page.wait_for("state", "paused")
+        time_before = page.time()
+        page.page.evaluate("pad.buttons[1].pressed = true")
+        page.wait("parseFloat(text) < wanted", "state", time_before)
+        page.click("go on")
         page.wait_until(0.1)
         page.click("pause")
         page.wait_for("state", "paused")
