@@ -511,6 +511,7 @@ def test_scores_have_units_and_meanings(tmp_path):
     units = {"forward": "m/s"}
     assert scores.meaning("energy", "getup", {})[0] == "J"
     assert scores.meaning("jerk", "reach_pose", {})[0] == "rad/s³"
+    assert scores.meaning("action_rate", "drone", {}) != scores.meaning("action_rate", "ant", {})
     assert scores.meaning("bias_forward", "quadruped", units)[0] == "m/s"
     assert "forward" in scores.meaning("not_forward", "quadruped", units)[1]
     assert scores.meaning("mine", "own", {}) == ("", "")
