@@ -13,7 +13,7 @@ from gpusim_rl.envs.load_task import load_task
 HEADING = ("key", "default", "unit", "range")
 # a unit in a comment, such as [rad/s]
 UNIT = re.compile(r"\[([^]]+)\]")
-LONGEST_TEXT = 24  # characters of a default or a unit
+LONGEST_TEXT = 22  # characters of a default or a unit
 
 
 def lines(name: str, cfg: Plain, code: str | None = None) -> list[str]:

@@ -120,7 +120,7 @@ def in_words(now: Plain, changed: list[str], shoulder: list[float]) -> Iterator[
     if {*BOX[2:]} & {*changed}:
         tilt, lean, spin = (f"{math.degrees(now[key]):.0f}°" for key in BOX[2:])
         middle = f"{tilt} forward of straight down" if now["task.tilt"] else "straight down"
-        yield f"the hand within {lean} of {middle}, turned by up to {spin}"
+        yield f"the hand {middle} ± {lean}, turned by up to {spin}"
     if "task.largest_speed" in changed:
         yield f"joints up to {max(now['task.largest_speed']):.3g} rad/s"
     if "task.fastest" in changed:

@@ -153,7 +153,7 @@ def gamepad_state() -> tuple[Sequence[float], Sequence[bool]]:
 
     for number in range(glfw.JOYSTICK_LAST + 1):
         if state := glfw.get_gamepad_state(number):
-            return state.axes[:4], state.buttons[:2]
+            return state.axes[:4], [bool(x) for x in state.buttons[:2]]
     return REST
 
 

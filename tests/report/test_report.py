@@ -129,7 +129,7 @@ def test_several_runs(tmp_path):
     assert "algo.gamma=0.9 3 0.600 (0.450 to 0.900)" in text
     assert "algo.gamma=0.95 3 0.633 (0.475 to 0.950)" in text
     low, high = wilson(round(0.95 * 512), 512)
-    assert f"g0.95-s3 3 0.95 finished 13 / 100 {low:.3f} to {high:.3f} 0.95 12.5" in text
+    assert f"g0.95-s3 3 0.95 finished 13 / 100 {low:.3f} to {high:.3f} 0.950 12.5" in text
     assert text.index("algo.gamma=0.95 3 ") < text.index("algo.gamma=0.9 3 ")
     assert text.index("g0.95-s3 3") < text.index("g0.9-s3 3") < text.index("g0.95-s1 1")
     assert "6 finished. The best run, g0.95-s3: Finished" in text and "0.950 success" in text
@@ -498,6 +498,7 @@ def test_scores_have_units_and_meanings(tmp_path):
     units = {"forward": "m/s"}
     assert scores.meaning("energy", "getup", {})[0] == "J"
     assert scores.meaning("jerk", "reach_pose", {})[0] == "rad/s³"
+    assert scores.meaning("action_rate", "drone", {}) != scores.meaning("action_rate", "ant", {})
     assert scores.meaning("bias_forward", "quadruped", units)[0] == "m/s"
     assert "forward" in scores.meaning("not_forward", "quadruped", units)[1]
     assert scores.meaning("mine", "own", {}) == ("", "")

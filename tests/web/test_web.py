@@ -42,11 +42,13 @@ from gpusim_rl.play import player
 from gpusim_rl.play.rollouts import FileRollout, velocity_of_base
 from gpusim_rl.runs.run import find_run
 from gpusim_rl.viewer.gamepad import Change
+from gpusim_rl.viewer.stage import choose_ground, contrast
 from gpusim_rl.viewer.window import tour
 from gpusim_rl.web import requirements, share
 from gpusim_rl.web.app import Web, serve
 from gpusim_rl.web.controls import LONGEST_NAME, Sliders, numbers, short
 from gpusim_rl.web.policy_panel import labelled, run_choices
+from gpusim_rl.web.scene import GROUNDS, SHADING
 from gpusim_rl.web.server import (
     LARGEST_MESSAGE_BYTES,
     AccessControl,
@@ -482,6 +484,16 @@ def test_labels_of_runs():
 def test_a_run_has_a_name(word, name):
     """The page shows it instead of the path: what stands below runs/, else the last part."""
     assert list(labelled([word])) == [name]
+
+
+@pytest.mark.parametrize("shade, ground", [(0.06, 0), (0.2, 0), (0.95, 1)])
+def test_a_robot_stands_out(trained, shade, ground):
+    """A dark robot stands on the pale ground of the page, and a pale one on the dark ground."""
+    model = FileRollout(trained / "policy.onnx").model
+    for rgba in (model.geom_rgba, model.mat_rgba):
+        rgba[:, :3] = shade
+    assert choose_ground(model, SHADING) == ground
+    assert contrast(np.full(3, shade), np.array(GROUNDS[0][ground]) / 255) > 5
 
 
 def test_what_is_asked_and_what_is_measured(web):
