@@ -17,7 +17,7 @@ FAR_SHARE = 5e-3  # of the numbers of a term
 LARGE, SMALL = 100.0, 3e-3  # root mean square and standard deviation of a term in good units
 DOMINANT = 0.99  # share of one term in the reward
 OFTEN = 0.5  # share of numbers or of episodes
-SOON = 1.0  # s, of an episode that is too short to learn from
+SOON, FEW = 1.0, 20  # s, and control steps: of an episode that is too short to learn from
 SOLVED = 0.9  # success
 FEWEST_STEPS, LEAST_SHARE, LONGEST_EPISODE = 5.0, 0.03, 3.0  # of a discount, see `discount`
 TINY = 1e-8
@@ -151,7 +151,7 @@ def endings(task: Task, x: Samples) -> Iterator[Finding]:
     """Episodes that end at once, soon, or never by the task."""
     kind, half = type(task).__name__, x.numbers["reward"].shape[1] // 2
     step, ending = first_ends(x)
-    early = (ending == 1) & (step * task.dt <= SOON)
+    early = (ending == 1) & (step * task.dt <= SOON) & (step <= FEW)
     at_once = ((ending == 1) & (step == 1)).float().mean().item()
     shares = [early[:half].float().mean().item(), early[half:].float().mean().item()]
     if at_once > SOLVED:
@@ -160,7 +160,8 @@ def endings(task: Task, x: Samples) -> Iterator[Finding]:
     elif min(shares) > OFTEN:
         zero, random = map(percent, shares)
         ends = f"{zero} of the episodes end with zero actions, {random} with random ones"
-        yield remedied("early", f"{kind}.terminated: within the first second, {ends}")
+        line = f"{kind}.terminated: within the first second, and {FEW} steps, {ends}"
+        yield remedied("early", line)
     judged = len(x.numbers["time"]) >= task.horizon
     owns = type(task).terminated is not Task.terminated
     if judged and owns and not x.numbers["terminated"].any():

@@ -35,9 +35,10 @@ def answering(response):
     return drive
 
 
-def rows_of(asked, got):
-    """Drives without a failure."""
-    return [Drive(*row) for row in zip(asked.tolist(), got.tolist(), strict=True)]
+def rows_of(asked, got, tolerance=1e-5):
+    """Drives, which fail where an error is larger."""
+    failed = [["off"] if error > tolerance else [] for error in (got - asked).abs().amax(1)]
+    return [Drive(*row) for row in zip(asked.tolist(), got.tolist(), failed, strict=True)]
 
 
 def test_a_robot_does_what_it_is_told(monkeypatch):
