@@ -83,7 +83,7 @@ def check(name: str, argv: list[str]) -> Any:
         cfg = check_training(cfg, overrides, robot=not options)  # --cfg and --info need no file
     if options and options[0].partition("=")[0] in ("--cfg", "-c") and options[-1].endswith("job"):
         if name == "config" and plain["resume"] is None:
-            with suppress(FileNotFoundError):  # without the robot's file its task's own numbers
+            with suppress(OSError, ValueError):  # of no robot, the numbers of the task
                 plain = fit_to_robot(plain, [x.key_or_group for x in parse(overrides)])
         print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip())
         raise SystemExit

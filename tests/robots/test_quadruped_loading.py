@@ -359,7 +359,7 @@ def test_menagerie(tmp_path, monkeypatch):
     (folder / "go2.xml").write_text(mjcf())
     monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
     assert make_robot(mjcf="menagerie:unitree_go2").robot.base == "rumpf"
-    assert "\nname: unitree_go2\n" in succeed(
+    assert "\nname: hund\n" in succeed(
         "play.py", "mode=robot", "robot.mjcf=menagerie:unitree_go2", cwd=tmp_path
     )
     monkeypatch.delenv("MENAGERIE_ROOT")
