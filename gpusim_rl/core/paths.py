@@ -38,8 +38,11 @@ def with_word(word: str) -> str:
     The word alone if another program uses the package.
     """
     name = Path(sys.argv[0]).name
-    verb = name.removesuffix(".py") if name in ("train.py", "play.py") else name.split(" ")[-1]
-    if verb == name:
+    if name in ("train.py", "play.py"):
+        verb = name.removesuffix(".py")
+    elif name.startswith("gpusim "):
+        verb = name.removeprefix("gpusim ")
+    else:
         return word
     return f"{program(verb)} {shlex.join([*sys.argv[1:], word])}"
 

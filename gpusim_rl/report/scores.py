@@ -94,6 +94,9 @@ BEGINNINGS = {
 }
 
 
+SAID = ("success", "episodes", "time_s")  # elsewhere at a training's end
+
+
 class Score(NamedTuple):
     """A row of the table of scores, as text."""
 
@@ -160,11 +163,13 @@ def sentences(scores: Mapping[str, Any], task: str, commands: int) -> list[str]:
         first += f", follows {round(scores['tracking'] * commands)} of {commands} commands"
     if scores.get("fell"):
         first += f", falls in {round(scores['fell'] * scores['episodes'])}"
-    units = [
-        (name, x, meaning(name, task, {})[0]) for name, x in scores.items() if name != "time_s"
-    ]
-    parts = [f"{name.replace('_', ' ')} {x:.3g} {unit}" for name, x, unit in units if unit and x]
-    return [first, *filter(None, [", ".join(parts)])]
+    own = {name: x for name, x in scores.items() if x is not None and name not in SAID}
+    units = {name: meaning(name, task, {})[0] for name in own}
+    if any(units.values()):  # what counts episodes or commands is in eval.json
+        kept = () if commands else ("return",)
+        own = {name: x for name, x in own.items() if name in kept or (x and units[name])}
+    parts = [f"{name.replace('_', ' ')} {number_text(x)} {units[name]}" for name, x in own.items()]
+    return [first, *filter(None, [", ".join(map(str.rstrip, parts))])]
 
 
 def interval_text(scores: Mapping[str, Any], name: str = "success") -> str:

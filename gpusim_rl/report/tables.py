@@ -77,7 +77,7 @@ def first_screen(run: Summary, alone: bool) -> dict[str, Any]:
         "ends": scores.interval(run.scores),
         "interval": scores.interval_text(run.scores),
         "episodes": scores.episodes_of(run.scores),
-        "driven": "tracking" in run.scores,
+        "driven": "episodes_passed" in run.scores,
         "facts": facts(run),
         "commands": next_commands(run, alone),
         "film": page.film_address(run),

@@ -283,6 +283,8 @@ class Registry:
         judged = self.judgement(row["digest"])
         if judged is None:
             raise ValueError(f"{which} is not judged: the gate has to pass it before its release")
+        if judged["report"].get("changed", {}).get("quick"):
+            raise ValueError(f"{which} was judged by a quick gate: a release needs the whole one")
         if judged["verdict"] != "pass":
             complaints = judged["report"].get("complaints") or [""]
             raise ValueError(f"{which} fails the gate: {complaints[0]}")

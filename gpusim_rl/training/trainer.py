@@ -165,9 +165,9 @@ class Trainer:
 
     def evaluate(self) -> Scores:
         """The scores of the final evaluation; empty in all processes but the first."""
+        self.trained_cpu_s = processor_seconds()
         if self.group.rank > 0:
             return {}
-        self.trained_cpu_s = processor_seconds()
         seconds, episodes = self.loop.stopwatch.seconds, self.cfg.episodes
         task, self.seen = self.cfg.task, ReadingSamples()
         first = f"{evaluation.FEWEST} to " if episodes > evaluation.FEWEST else ""

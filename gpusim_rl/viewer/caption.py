@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mujoco import MjData, MjModel
 
 MEAN = 0.4  # s over which the speed is averaged
-SETTLED = 0.8  # s: age of a command from which on the robot should do what it says
+SETTLED = 0.8  # s: age of a command from which on a robot does what it says
 FASTEST = 30.0  # m/s; a robot that is faster has begun again somewhere else
 ALLOWED = 0.25  # m/s and rad/s by which a robot may miss the command, as in an evaluation
 SHADE = 0.35  # share of a picture's light that is left under the bar
@@ -61,7 +61,9 @@ class Caption:
         self.command, self.names = command, self.named(description)
         self.columns, self.has_goal = plain_columns(description), "shown_by" in description
         tool = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_SENSOR, TOOL)
-        self.tool = int(model.sensor_objid[tool]) if tool >= 0 else None  # a site
+        is_site = tool >= 0 and model.sensor_objtype[tool] == mujoco.mjtObj.mjOBJ_SITE
+        self.tool = int(model.sensor_objid[tool]) if is_site else None
+        self.is_free = travels and model.jnt_type[first] == mujoco.mjtJoint.mjJNT_FREE
         self.places: deque[Place] = deque()  # of late
         self.since, self.last = 0.0, np.zeros(0)  # when the command became what it is
 
@@ -105,10 +107,10 @@ class Caption:
         return parts
 
     def place(self, data: "MjData") -> np.ndarray | None:
-        """Where what has a goal is (3,) [m]: an arm's tool, or the body that travels."""
+        """Where what has a goal is (3,) [m]: an arm's tool or a free base, else unknown."""
         if self.tool is not None:
             return data.site_xpos[self.tool]
-        return None if self.body is None else data.xpos[self.body]
+        return data.xpos[self.body] if self.is_free else None
 
     def velocity(self, t: float, data: "MjData") -> tuple[float, float]:
         """The mean speed [m/s] and rate of the heading [rad/s] of late."""

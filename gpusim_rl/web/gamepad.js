@@ -8,7 +8,7 @@ let sent = REST;
 
 function read() {
   const pads = [...navigator.getGamepads()];
-  const pad = pads.find((x) => x && x.connected && x.axes.length > 3 && x.buttons.length > 1);
+  const pad = pads.find((x) => x && x.connected && x.mapping === "standard");
   if (!pad) return REST;
   const axes = pad.axes.slice(0, 4).map((x) => Number(x.toFixed(2)));
   return JSON.stringify({ axes, buttons: pad.buttons.slice(0, 2).map((x) => x.pressed) });

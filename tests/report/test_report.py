@@ -493,6 +493,23 @@ def test_the_interval_of_a_product(tmp_path):
     assert scores.interval(run.scores, "tracking") is None
 
 
+def test_the_end_of_a_training_in_sentences():
+    """The success with its interval, then what has a unit; a task of somebody else's shows all."""
+    driven = {"success": 0.75, "episodes_passed": 0.75, "tracking": 1.0, "episodes": 128}
+    driven |= {"fell": 0.25, "yaw_rmse": 0.10461, "energy_per_metre": 139.4, "return": 68.7}
+    first, second = scores.sentences(driven | {"time_s": 52.0}, "quadruped", 35)
+    assert first.startswith("success 0.750 (0.668 to 0.817) of 128 episodes, follows 35 of 35 com")
+    assert first.endswith(", falls in 32")
+    assert second == "yaw rmse 0.105 rad/s, energy per metre 139 J/m"
+    hopper = {"success": 1.0, "return": 2410.0, "speed": 2.0, "falls": 0.5, "episodes": 128}
+    assert scores.sentences(hopper, "hopper", 0)[1] == "return 2410, speed 2 m/s"
+    own = {"success": None, "bounces": 3.25, "return": 1.0, "episodes": 4}
+    assert scores.sentences(own, "ball", 0) == [
+        "success unknown of 4 episodes",
+        "bounces 3.25, return 1",
+    ]
+
+
 def test_scores_have_units_and_meanings(tmp_path):
     """A score has its unit and a line of what it means, also those of axes; others have none."""
     units = {"forward": "m/s"}

@@ -62,7 +62,7 @@ from tests.command_lines import environment, first_line, one_line, start_server
 from tests.worlds import ROOT
 
 # a browser's gamepad at rest, which nobody has
-GAMEPAD = """window.pad = {connected: true, axes: [0, 0, 0, 0],
+GAMEPAD = """window.pad = {connected: true, mapping: "standard", axes: [0, 0, 0, 0],
   buttons: Array.from({length: 17}, () => ({pressed: false}))};
 navigator.getGamepads = () => [null, pad];"""
 PROTOCOL = f"viser-v{viser.__version__}"
