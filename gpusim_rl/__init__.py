@@ -58,9 +58,17 @@ def make(task: str, num_envs: int | None = None, *overrides: str, **keys: Any) -
     return common.make_env(common.compose_config(task, num_envs, overrides, keys))
 
 
+def __dir__() -> list[str]:
+    return ["Policy", "__version__", "make", "registry", "train"]
+
+
 def __getattr__(name: str) -> Any:
     if name == "Policy":
         from gpusim_rl.deploy.runtime import Policy
 
         return Policy
+    if name == "registry":
+        from importlib import import_module
+
+        return import_module("gpusim_rl.registry")
     raise AttributeError(f"module 'gpusim_rl' has no attribute {name!r}")

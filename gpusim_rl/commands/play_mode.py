@@ -239,6 +239,9 @@ def describe_robot(cfg: Settings) -> None:
             file = find_robot_file(loaded.robot.mjcf)
             model = picture_model(loaded.spec, file) if is_urdf(file) else loaded.mjm
             picture(model, loaded.shape.labels, Path(cfg["report"]))
+        for key in ("out", "report"):
+            if cfg[key]:
+                print(f"# wrote {errors.printable(cfg[key])}")
         words = description.task_words(loaded, values, given)
         print(f"# train it: {program('train')} {errors.printable(words)}")
 

@@ -133,7 +133,10 @@ def history(folder: Folder, name: str, alias: str | None = None) -> list[Row]:
 
 def list_versions(folder: Folder, name: str | None = None) -> list[Row]:
     """All versions or those of a name, each with its aliases and its last verdict."""
-    return Registry(folder).list(name)
+    registry = Registry(folder)
+    if name is not None:
+        registry.versions(name)  # which are there
+    return registry.list(name)
 
 
 def compare(

@@ -8,6 +8,7 @@ import json
 import os
 from collections import ChainMap
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from gpusim_rl.config.device_overrides import KEYS, without
 from gpusim_rl.config.nested_dict import flatten, is_below, leaves, merged
 from gpusim_rl.config.recipe import apply_ranges, apply_recipe, apply_section
 from gpusim_rl.core.files import Plain
-from gpusim_rl.core.paths import CODE, CONF, user_folder
+from gpusim_rl.core.paths import CODE, CONF, user_code, user_folder
 
 ALGO = "ppo"  # what a file without algo.name means
 # What gate.quick=true makes of the gate: robots of a scenario, and minutes of the endurance
@@ -54,7 +55,10 @@ def parse(overrides: list[str]) -> list[Override]:
     parsed = []
     for word in overrides:
         if "=" not in word and not word.startswith("~"):
-            raise ValueError(f"{word!r} is not KEY=VALUE")
+            meant = f"onnx={word}" if word.endswith(".onnx") else ""
+            meant = meant or "".join(get_close_matches(word, ["demo"]))
+            hint = f": did you mean {meant}?" if meant else ""
+            raise ValueError(f"{word!r} is not KEY=VALUE{hint}")
         try:
             parsed += OverridesParser.create().parse_overrides([word])
         except (HydraException, ValueError, RecursionError) as error:
@@ -79,6 +83,10 @@ def compose_plain(name: str, overrides: list[str]) -> Plain:
                 raise ValueError(f"{list_of}: add -m to run each")
             group, value = override.key_or_group, str(override.value())
             if is_group(group) and value not in (names := choices(group)):
+                if group in CODE and (code := user_code(group, value)):
+                    raise ValueError(
+                        f"{group}={value}: beside {code} conf/{group}/{value}.yaml is missing"
+                    )
                 raise ValueError(f"unknown {group} {value!r}: choose one of {', '.join(names)}")
         groups = group_words(parsed)
         base = build_base(name, groups)

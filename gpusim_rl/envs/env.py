@@ -189,8 +189,12 @@ class Env:
         """Apply action (B, nu) for one control period, and restart worlds whose episode ended.
 
         The action is clamped to ± `task.clip`. `on_step` is called with the state before the
-        restarts. No later step changes the result.
+        restarts. No later step changes the result. ValueError for an action of another shape.
         """
+        expected = self.action.shape
+        if not isinstance(action, Tensor) or action.shape != expected:
+            given = f"{type(action).__name__} {[*getattr(action, 'shape', ())]}"
+            raise ValueError(f"action is a {given}, expected a tensor of shape {[*expected]}")
         self.apply_action(action)
         self.step_physics()
         end = self.finish_step(on_step)

@@ -177,12 +177,16 @@ class Registry:
                 write_whole(self.file(key), data)
         return self.version(name, key)
 
+    def versions(self, name: str) -> list[Row]:
+        """The rows of a policy's versions; ValueError if there is none of the name."""
+        if rows := self.rows("select * from version where name=? order by version", name):
+            return rows
+        names = [x["name"] for x in self.rows("select distinct name from version")]
+        raise ValueError(f"no policy is called {name}: there are {', '.join(names) or 'none'}")
+
     def version(self, name: str, which: int | str) -> Row:
         """The row of a version: its number, alias, or the beginning of its digest; ValueError."""
-        mine = self.rows("select * from version where name=? order by version", name)
-        if not mine:
-            names = [x["name"] for x in self.rows("select distinct name from version")]
-            raise ValueError(f"no policy is called {name}: there are {', '.join(names) or 'none'}")
+        mine = self.versions(name)
         aliases = {x["alias"]: x["version"] for x in self.rows(NOW) if x["name"] == name}
         word = str(which if isinstance(which, int) else aliases.get(which, which))
         fit = [x for x in mine if str(x["version"]) == word]
@@ -264,7 +268,10 @@ class Registry:
             if alias == RELEASED:
                 verdict = self.check_releasable(row, before)
                 evidence = (evidence or {}) | {"success": verdict["success"]}
-                evidence |= {"changed": verdict["changed"]} if verdict["changed"] else {}
+            else:
+                verdict = (self.judgement(row["digest"]) or {}).get("report", {})
+            if verdict.get("changed"):
+                evidence = (evidence or {}) | {"changed": verdict["changed"]}
             if before and before["version"] == row["version"]:
                 raise ValueError(f"{alias} of {name} is version {row['version']} already")
             metadata = {"action": "promote", "why": why, "evidence": json.dumps(evidence or {})}

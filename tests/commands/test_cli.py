@@ -145,6 +145,8 @@ BUILD = {  # answered by what the value is for, when it is built
     "algo.update_epochs=2000000000": "with algo.update_epochs=2000000000, takes more than",
 }
 PLAY = {
+    "demoo": "'demoo' is not KEY=VALUE: did you mean demo?",
+    "policy.onnx": "'policy.onnx' is not KEY=VALUE: did you mean onnx=policy.onnx?",
     "mode=fly": "unknown mode 'fly': choose one of auto, viewer, video, evaluate, grid, export",
     "moed=video": "unknown key 'moed': did you mean mode",
     "mode=viewer": "mode=viewer needs a display; use mode=web or video=walk.mp4",

@@ -319,6 +319,15 @@ def test_code_that_is_wrong(here, load, folder, text, says):
     assert "mine.py" in str(error.value) and "\n" not in str(error.value)
 
 
+def test_code_without_numbers(here):
+    """A task whose YAML is missing is there, and what it lacks is named."""
+    (here / "conf" / "task" / "mine.yaml").unlink()
+    with pytest.raises(
+        ValueError, match=r"task=mine: beside .*/mine\.py conf/task/mine\.yaml is m"
+    ):
+        compose.compose_plain("config", ["task=mine"])
+
+
 def test_a_run_needs_task_code(here, monkeypatch):
     """A run imports code of the working directory only with task_code=here on the command line.
     The line that refuses it ends with the whole command to copy, in a program of ours."""

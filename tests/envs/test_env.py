@@ -5,6 +5,7 @@ import itertools
 import math
 
 import mujoco
+import numpy as np
 import pytest
 import torch
 
@@ -476,6 +477,21 @@ def test_a_state_is_the_moment_at_which_it_was_made(sim):
         }
     assert not torch.equal(kept[0].qpos, kept[-1].qpos)
     assert not torch.equal(kept[0].action, kept[-1].action)
+
+
+@pytest.mark.parametrize(
+    "action, given",
+    [
+        (torch.zeros(3, 1), r"Tensor \[3, 1\]"),
+        (np.zeros((2, 1)), r"ndarray \[2, 1\]"),
+        (0, r"int \[\]"),
+    ],
+)
+def test_an_action_of_another_shape_is_refused(action, given):
+    """It is one line, as all mistakes of a user are."""
+    env = make_env("cartpole", 2)
+    with pytest.raises(ValueError, match=f"action is a {given}, expected a tensor of shape .2, 1"):
+        env.step(action)
 
 
 @pytest.mark.parametrize("sim", SIMS)

@@ -245,8 +245,11 @@ def test_a_release_runs_the_gate(store, files, monkeypatch):
     registry.promote(store.folder, NAME, 3, "candidate", words=quick, say=lines.append)
     judged = store.judgement(store.version(NAME, 3)["digest"])
     assert judged and judged["report"]["changed"]["quick"] is True
+    assert store.history(NAME, "candidate")[-1]["evidence"]["changed"]["quick"]
     with pytest.raises(ValueError, match="was judged by a quick gate: a release needs the whole"):
         store.promote(NAME, 3, RELEASED)
+    with pytest.raises(ValueError, match=f"no policy is called dog: there are {NAME}"):
+        registry.list(store.folder, "dog")
     monkeypatch.setattr(gate, "report_of", None)
     store.record_judgement(store.version(NAME, 2)["digest"], PASS, "")
     store.promote(NAME, 2, RELEASED)
