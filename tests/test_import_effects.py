@@ -23,7 +23,9 @@ for file in files:
     for node in top_level(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             others |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module.split(".")[0] not in OURS:
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            if node.module.split(".")[0] in OURS:
+                continue
             others |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
 missing = set()
 for name in sorted(others):
