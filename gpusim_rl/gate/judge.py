@@ -32,7 +32,7 @@ from gpusim_rl.gate.settings import usual_settings
 VERDICT_KEYS = "verdict complaints skipped follows kind reported seed changed".split()
 CONSTANT, ENDURANCE = "constant", "endurance"
 MEANS = ("error", "turn", "torque", "joint", "speed", "power", "transport", "change")
-NAMES = {"rate": "falls per robot-hour", "tracking": "speed as told"}  # in lines of `failures`
+NAMES = {"rate": "falls per robot-hour"}  # in lines of `failures`
 TRIAL = 0.5  # s
 JUDGED = ("turn", "torque", "joint", "speed", "transport", "change")  # and error and falls
 
@@ -320,7 +320,7 @@ def table(rows: list[Json]) -> str:
     for tracking in (x["tracking"] for x in rows if "tracking" in x):
         low, high = tracking["interval"]
         figures = f"{tracking['value']:.3f} ({low:.3f} to {high:.3f})"
-        lines.append(f"{CONSTANT}: as fast as told, on average: {figures}")
+        lines.append(f"{CONSTANT}: tracking, the mean speed: {figures}")
     for falls in (x["rate"] for x in rows if "rate" in x):
         low, high = falls["interval"]
         figures = f"{falls['count']}, per hour {falls['value']:.2f} ({low:.2f} to {high:.2f})"
