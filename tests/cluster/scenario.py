@@ -177,7 +177,7 @@ def send_nan(many: Any) -> list[Any]:
     while not source.packets:
         source.ask_idle(0)
         source.receive()
-    packet = source.packets.pop()
+    packet = source.packets[0]  # which stays: one that is taken away is missed as lost
     columns, sums = packet.body["columns"].copy(), packet.sums.copy()
     columns[0, 0] = sums[0] = float("nan")
     changes = [{"body": packet.body | {"columns": columns}}, {"sums": sums}]
