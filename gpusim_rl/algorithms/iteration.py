@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.learner import Learner, RewardModel, Source, Spec
+from gpusim_rl.algorithms.learner import Learner, LearnerSpec, RewardModel, Source, Spec
 from gpusim_rl.core.graphs import PartTime, capture, fetch
 from gpusim_rl.core.metrics import Metric, check_metrics
 from gpusim_rl.core.ring import Ring
@@ -51,7 +51,7 @@ class Iteration(Player):
     Args:
         env: the worlds whose task is learned, though the source's steps may be from elsewhere.
         ring: which the learner is given instead of the source's record, whose steps it takes.
-        begin: what the algorithm does before the first step, as `LearnerSpec` has it.
+        algorithm: which the learner is of.
         rewards: reward models, whose rewards are added before the update.
         schedule: changes `numbers` before each iteration.
         numbers: the live numbers that a curriculum or a population may write, by their keys.
@@ -67,7 +67,7 @@ class Iteration(Player):
         spec: Spec,
         *,
         ring: Ring | None = None,
-        begin: Callable[[Any, Any, Callable[[str], None]], None] | None = None,
+        algorithm: LearnerSpec,
         rewards: Sequence[RewardModel] = (),
         schedule: Curriculum | None = None,
         numbers: dict[str, Tensor] | None = None,
@@ -76,7 +76,7 @@ class Iteration(Player):
         super().__init__(env, learner.policy)
         self.source, self.learner, self.spec, self.ring = source, learner, spec, ring
         self.group, self.timer, self.record = spec.group, spec.timer, ring or source.record
-        self.rewards, self.graph, self._begin = rewards, graph, begin
+        self.rewards, self.graph, self.algorithm = rewards, graph, algorithm
         self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
         self.size = spec.num_steps * spec.num_envs  # control steps in an iteration
         self.logged = 0  # iterations at the last report, known to the host as `iterations` is
@@ -93,8 +93,8 @@ class Iteration(Player):
 
     def begin(self, say: Callable[[str], None] = lambda line: None) -> None:
         """What the algorithm does before the first step. In place."""
-        if self._begin:
-            self._begin(self.learner, self.record, say)
+        if self.algorithm.begin:
+            self.algorithm.begin(self.learner, self.record, say)
 
     def iteration(self) -> None:
         """Collect and learn. Nothing here reads a tensor on the host."""

@@ -102,10 +102,7 @@ class Source(Protocol):
 
 
 class Learner(Protocol):
-    """A policy and its update from a record, as the `make` of a `LearnerSpec` gives it.
-
-    Settings that a checkpoint holds as tensors, such as learning rates, are read from these.
-    """
+    """A policy and its update from a record, as the `make` of a `LearnerSpec` gives it."""
 
     @property
     def policy(self) -> Policy: ...  # acts, and is evaluated and exported
@@ -123,9 +120,6 @@ class Learner(Protocol):
 
         Reads no tensor on the host.
         """
-
-    def write_numbers(self, names: set[str]) -> None:
-        """Write the live tensors of those settings that a continuation has changed. In place."""
 
     def measures(self) -> Tensor:
         """(len(metrics),) on the device. Sums begin anew."""
@@ -173,6 +167,9 @@ class LearnerSpec:
     clone: "Callable[[LearnerSpec], LearnerSpec] | None" = None
     # before the first step, such as a ring with demos=; it may tell what it did
     begin: Callable[[Any, Any, Callable[[str], None]], None] | None = None
+    # for settings that a checkpoint holds as tensors, such as learning rates: writes those that
+    # were changed for a training that goes on. Without it another `learning_rate` is refused
+    write_numbers: Callable[[Any, set[str]], None] | None = None
     # what fills the record instead of worlds, of their Env
     make_source: Callable[[Any, Any, Record], Source] | None = None
     # beside that of reward=

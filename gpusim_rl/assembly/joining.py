@@ -23,7 +23,7 @@ from gpusim_rl.envs.mirror import derive_flips
 
 # what a learner of the user's own may lack, and the type of it
 OF_LEARNERS: dict[str, type] = {"policy": object, "columns": dict, "rates": tuple, "metrics": tuple}
-METHODS = ("update", "write_numbers", "measures", "tensors")
+METHODS = ("update", "measures", "tensors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +81,9 @@ def assemble(env: Env, algorithm: LearnerSpec, settings: Any, run: RunSpec) -> I
         source = Collector(env, learner.policy, record, **options)
     live = {f"algo.{x}": changing[x] for x in changing} | {f"reward.{x}": paid[x] for x in paid}
     live |= {key: env.scheduled_number(key) for key in keys if key not in live}
-    more = {"schedule": schedule, "numbers": live, "rewards": rewards, "ring": ring}
-    begin, graph = algorithm.begin, run.graph
-    return run.iteration(env, source, learner, spec, **more, begin=begin, graph=graph)
+    more: dict[str, Any] = {"schedule": schedule, "numbers": live, "rewards": rewards, "ring": ring}
+    more |= {"algorithm": algorithm, "graph": run.graph}
+    return run.iteration(env, source, learner, spec, **more)
 
 
 def check_learner(learner: Learner) -> None:

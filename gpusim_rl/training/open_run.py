@@ -143,20 +143,24 @@ def load_checkpoint(
     """Load a checkpoint, and halve the learning rates for each roll-back since. In place.
 
     Numbers of the algorithm that were changed since it was trained are written over its own.
-    ValueError if it does not fit.
+    ValueError if it does not fit, or the learner does not say what a changed rate is.
 
     Args:
         before: roll-backs before this program trained, which lower no rate that was changed.
         now: roll-backs so far.
     """
     state, metadata, path = checkpoint
-    changed, learner = resume.edits(metadata, cfg.plain, path), iteration.learner
+    changed, write = resume.edits(metadata, cfg.plain, path), iteration.algorithm.write_numbers
     names = {key.removeprefix("algo.") for key in changed if key.startswith("algo.")}
+    if "learning_rate" in names and not write:
+        line = changed["algo.learning_rate"]
+        raise ValueError(f"{line}: SPEC of algo={cfg.algo.name} has no write_numbers to change it")
     iteration.load(state, str(path))
     saved = int(number(metadata.get("rollbacks")))
     before = max(before, saved)
     iteration.slow_down(0.5 ** (before - saved))
-    learner.write_numbers(names)
+    if write:
+        write(iteration.learner, names)
     iteration.slow_down(0.5 ** (now - before))
 
 

@@ -40,9 +40,9 @@ def make(worlds: slice = slice(0, B), group: ProcessGroup = SINGLE, **numbers: A
     """A small model of some of the worlds."""
     ids = torch.arange(B)[worlds]
     about = dict(dims=DIMS, num_envs=len(ids), num_steps=T, horizon=10, dt=DT, clip=1.0, worlds=ids)
-    count = torch.zeros((), dtype=torch.int64)
-    spec = Spec(**about, iteration=count, seed=1, threads=1, group=group)  # type: ignore
-    return AMP(spec, Settings(**NUMBERS | numbers), shown())
+    count, given = torch.zeros((), dtype=torch.int64), {"reward.demos": shown()}
+    spec = Spec(**about, iteration=count, seed=1, threads=1, group=group, given=given)  # type: ignore
+    return AMP(spec, Settings(**NUMBERS | numbers))
 
 
 def rollout(seed: int, worlds: slice = slice(0, B)) -> Record:

@@ -166,10 +166,6 @@ class Cloning:
         optimizer.clip(self.error)
         optimizer.step()
 
-    def write_numbers(self, names: set[str]) -> None:
-        """As the algorithm has it. In place."""
-        self.learner.write_numbers(names)
-
     def measures(self) -> Tensor:
         """(len(metrics),) those of the algorithm, and how far the actor is from what was shown."""
         return torch.cat([self.learner.measures(), self.error.sqrt()])
@@ -185,4 +181,8 @@ def cloned(algorithm: LearnerSpec) -> LearnerSpec:
     def make(spec: Spec, settings: Any) -> Cloning:
         return Cloning(cast(PPO, algorithm.make(spec, settings)), spec)
 
-    return replace(algorithm, make=make, begin=Cloning.begin)
+    def write_numbers(clone: Cloning, names: set[str]) -> None:
+        if algorithm.write_numbers:
+            algorithm.write_numbers(clone.learner, names)
+
+    return replace(algorithm, make=make, begin=Cloning.begin, write_numbers=write_numbers)

@@ -8,6 +8,7 @@ SPEC = LearnerSpec(
     make=Distill,
     make_policy=make_policy,
     settings=Settings,
+    write_numbers=Distill.write_numbers,
     changeable=("share", "max_grad_norm"),
     world_multiple=lambda settings: settings.num_minibatches,  # minibatches are of whole worlds
 )

@@ -9,6 +9,7 @@ SPEC = LearnerSpec(
     make=PPO,
     make_policy=make_policy,
     settings=Settings,
+    write_numbers=PPO.write_numbers,
     changeable=(
         *("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl"),
         *("max_std", "lr_min", "lr_max", "lr_factor", "max_grad_norm"),
