@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.file_keys import Given
 from gpusim_rl.core.graphs import Graph, PartTimer, capture
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Columns, Record
@@ -36,6 +37,7 @@ class Spec:
     seed: int  # of every random number
     clip: float  # the largest action: those beyond ± this are clamped to it
     teacher: Any = None  # an actor to imitate, which observes the critic's first columns
+    given: Given = field(default_factory=dict)  # what the files of the configuration gave, by key
     # gives those of both views and of the action; ValueError if the task declares a wrong one
     mirrors: Callable[[], ViewMirrors | None] = lambda: None
     group: ProcessGroup = SINGLE  # that learn together, each from its own worlds

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save as to_bytes
 from torch import Tensor
+from torch.nn import Module
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import Spec
@@ -18,6 +20,7 @@ from gpusim_rl.config import compose, resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import CODE
 from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.envs.env import Env
@@ -137,8 +140,15 @@ def load_teacher(cfg: Config, env: Env, spec: Spec) -> Any:
     if actor.blank_memory(1):
         raise ValueError(f"teacher={cfg.teacher} has a memory: choose one with algo.memory=none")
     actor.requires_grad_(False)
-    actor.metadata = {key: metadata[key] for key in ("iteration", "config")}
+    described = {key: metadata[key] for key in ("iteration", "config")}
+    actor.write = partial(write_actor, actor, described)
     return actor
+
+
+def write_actor(actor: Module, metadata: dict[str, str], path: Path) -> None:
+    """Write an actor as a checkpoint of its own."""
+    state = {ACTOR + name: x.contiguous() for name, x in actor.state_dict().items()}
+    write_whole(path, to_bytes(state, metadata))
 
 
 def teacher_settings(

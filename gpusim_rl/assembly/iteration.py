@@ -9,7 +9,7 @@ from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.assembly.earlier_runs import fitting_demos, load_teacher
 from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.assembly.joining import join
-from gpusim_rl.assembly.learners import REWARDS, load_learner
+from gpusim_rl.assembly.learners import REWARDS, load_learner, own_files, read_files
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.memory import out_of_memory_named
@@ -48,12 +48,16 @@ def join_learner(cfg: Config, env: Env, **more: Any) -> Iteration:
     """
     kind, module = load_learner(cfg.algo.name, cfg.algo_code)
     options = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
+    given = read_files(own_files(cfg), cfg)
     if cfg.demos:
         episodes = cfg.cloning.episodes
         demos = fitting_demos(cfg, "demos", cfg.demos, env, make_iteration, episodes)
         options["demos"] = demos, cfg.cloning
+        given["demos"] = demos
     options |= {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
-    options |= {"reward": load_reward(cfg, env), "schedule": Curriculum(cfg.curriculum)}
+    reward = load_reward(cfg, env)
+    given |= {f"reward.{key}": x for key, x in reward[2].items()} if reward else {}
+    options |= {"reward": reward, "schedule": Curriculum(cfg.curriculum), "given": given}
     if cfg.teacher:
         options["make_teacher"] = partial(load_teacher, cfg, env)
     return join(env, kind, cfg.algo.settings, **options | more)

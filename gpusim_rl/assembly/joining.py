@@ -13,6 +13,7 @@ from gpusim_rl.algorithms.collector import Collector, choose_columns, step_colum
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import RewardModel, Source, Spec
 from gpusim_rl.core import ranges
+from gpusim_rl.core.file_keys import Given
 from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.ranges import Range
@@ -46,6 +47,7 @@ def join(
     demos: tuple[Demonstrations, Any] | None = None,
     num_envs: int | None = None,
     older_policy: bool = False,
+    given: Given | None = None,
     kind_of_iteration: type[Iteration] = Iteration,
 ) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
@@ -64,6 +66,7 @@ def join(
         demos: with which the learner begins, as a clone or in its ring; and how to clone.
         num_envs: worlds of this process's record, if others than `env` are stepped.
         older_policy: steps may be of an older policy than the one that learns.
+        given: of `Spec`.
     """
     schedule = schedule or Curriculum()
     schedule.prepare(env.success)
@@ -72,9 +75,12 @@ def join(
     changing = changing_settings("algo", kind, settings, allowed, schedule, keys, env)
     model, numbers, shown = reward or (None, None, {})
     paid = changing_settings("reward", model, numbers or {}, {}, schedule, keys, env)
-    spec = replace(make_spec(env, num_steps, graph, threads, num_envs), older_policy=older_policy)
+    given = given or {}
+    spec = make_spec(env, num_steps, graph, threads, num_envs)
+    spec = replace(spec, older_policy=older_policy, given=given)
     if make_teacher:
-        spec = replace(spec, teacher=make_teacher(spec))
+        given["teacher"] = teacher = make_teacher(spec)
+        spec = replace(spec, teacher=teacher)
     settings = settings | changing if isinstance(settings, dict) else replace(settings, **changing)
     learner = make_learner(kind, spec, settings, demos)
     rewards = [*make_rewards(spec)] if make_rewards else []

@@ -9,10 +9,11 @@ from torch import Tensor
 from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.assembly.earlier_runs import load_last
-from gpusim_rl.assembly.learners import ACTOR
-from gpusim_rl.assembly.models import keep_models
+from gpusim_rl.assembly.learners import ACTOR, own_files
+from gpusim_rl.assembly.models import keep_files
 from gpusim_rl.config import resume
 from gpusim_rl.config.nested_dict import flatten
+from gpusim_rl.config.run_files import describe_files
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
@@ -94,13 +95,10 @@ def create_run(cfg: Config, iteration: Iteration) -> tuple[Run, Config]:
     if group.rank > 0:
         return Run(path), cfg
     run = Run.create(path, cfg.plain, again=cfg.auto_resume)
-    copies = keep_models(cfg, path, iteration.spec.teacher)
-    users = {"demos": iteration.learner, "reward.demos": next(iter(iteration.rewards), None)}
-    for key, user in users.items():
-        if demos := getattr(user, "demos", None):
-            copies[key] = str(path / resume.KEPT[key])
-            demos.write(Path(copies[key]))
-    cfg = cfg.replace(copies)
+    own = own_files(cfg)
+    files = {"files": describe_files(own, cfg.plain)} if own else {}
+    copies = keep_files(cfg, path, iteration.spec.given, own)
+    cfg = Config.of(cfg.plain | files).replace(copies)
     run.configure(cfg.plain)
     return run, cfg
 
