@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
 
 import mujoco
 
 from gpusim_rl.config import compose, robot_size, validate
 from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.config.sections import Config, TaskSection, our_file_keys
-from gpusim_rl.core.file_keys import FileKey, Given, Kept
+from gpusim_rl.core.file_keys import FileKey, Given
 from gpusim_rl.core.files import MAX_MODEL, read_whole, write_whole
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.load_task import load_task
@@ -59,21 +58,20 @@ def keep_files(
         name = values.get(file.key)
         if name is None or file.how == "hash":
             continue
-        copy = folder / file.place(name)
-        if file.is_model:
-            of_task = file.key == "task.mjcf"
-            find = find_mjcf if of_task else find_robot_file
-            model = find(find_own_mjcf(name, cfg.task_code) if of_task else name)
-            if model.parent == ASSETS:
-                continue
-            copy_model(model, copy.parent)
+        if file.key == "task.mjcf":
+            source = find_mjcf(find_own_mjcf(name, cfg.task_code))
         else:
-            copy.parent.mkdir(exist_ok=True)
-            if file.how == "keep":
-                cast(Kept, given[file.key]).write(copy)
-            else:
-                write_whole(copy, read_whole(Path(name), MAX_MODEL))
-        copies[file.key] = str(copy)
+            source = find_robot_file(name) if file.is_model else Path(name)
+        if file.is_model and source.parent == ASSETS:
+            continue
+        copies[file.key] = str(copy := folder / file.place(name))
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_model:
+            copy_model(source, copy.parent)
+        elif file.how == "keep":
+            given[file.key].write(copy)
+        else:
+            write_whole(copy, read_whole(source, MAX_MODEL))
     return copies
 
 

@@ -21,7 +21,7 @@ from gpusim_rl.config.device_overrides import read_device_overrides
 from gpusim_rl.config.nested_dict import flatten, is_below, leaves, set_key
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import describe_files, find_files, is_kept_file
-from gpusim_rl.config.sections import Config, file_keys, our_file_keys, own_file_keys
+from gpusim_rl.config.sections import Config, file_keys, own_file_keys
 from gpusim_rl.config.user_files import GROUPS, our_names
 from gpusim_rl.config.validate import (
     check_extras,
@@ -126,7 +126,7 @@ def check_new(cfg: Config) -> None:
     if cfg.demos is not None and cfg.start is not None:
         raise ValueError("demos= and start= both give the first weights: leave one of them out")
     values, name = flatten(cfg.plain), cfg.algo.name
-    for key in (*(file.key for file in our_file_keys() if file.how == "keep"), "start"):
+    for key in (*kept_as(cfg.plain, "keep"), "start"):
         value = values.get(key)
         if value is None or (key != "start" and Path(value).is_file()):
             continue
@@ -153,11 +153,10 @@ def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
     for key in [override.key_or_group for override in overrides]:
         group, _, rest = key.partition(".")
         # the run has what these gave it
-        file = files.get(key)
-        given = group in ("gpu", "start") or (file is not None and file.how == "keep")
+        given = group in ("gpu", "start") or key in kept_as(before, "keep")
         given |= group in NAMED and bool(rest)
         begun = given and cfg["auto_resume"]
-        if begun or (file and is_kept_file(file, cfg, before)):
+        if begun or (key in files and is_kept_file(files[key], cfg, before)):
             continue
         if rest:
             set_key(after, key, flatten(cfg)[key])
@@ -236,7 +235,7 @@ def changes(before: Plain, after: Plain) -> dict[str, str]:
     plans = [f"{cfg['curriculum'] or 'none'}".replace("'", "") for cfg in (before, after)]
     old, new = leaves(before), leaves(after)
     plan = [entry for cfg in (before, after) for entry in (cfg["curriculum"] or {}).values()]
-    free = {*CHANGEABLE, "curriculum", *hashed(after)}
+    free = {*CHANGEABLE, "curriculum", *kept_as(after, "hash")}
     if any(entry.get("by") == "success" for entry in plan):
         free.discard("eval_every")  # the curriculum goes by evaluations
     lines = {
@@ -257,13 +256,14 @@ def edits(metadata: dict[str, str], config: Plain, file: Path) -> dict[str, str]
     """
     trained = flatten(read_trained(metadata, file))
     now, lines = flatten(config), {}
-    moved = [file.key for file in file_keys(config) if file.how != "hash"]  # perhaps with the run
+    free_keys = (*CHANGEABLE, *HARMLESS, *CAPACITIES, *kept_as(config, "hash"))
+    moved = kept_as(config, "copy", "keep")  # perhaps with the run
     for key, value in trained.items():
         new = now.get(key)
         if key in moved:
             value, new = (x and Path(str(x)).name for x in (value, new))
         section = isinstance(value, dict) and key != "curriculum"  # its entries have own keys
-        free = section or is_below(key, (*CHANGEABLE, *HARMLESS, *CAPACITIES, *hashed(config)))
+        free = section or is_below(key, free_keys)
         if value != new and not free:
             lines[key] = f"{key} {value} → {new}"
     return lines
@@ -291,13 +291,12 @@ def check_edits(metadata: dict[str, str], config: Plain, run: Run, file: Path) -
 
 def is_fixed(key: str, cfg: Plain) -> bool:
     """Whether resume= cannot change a key of a configuration."""
-    files = (file.key for file in file_keys(cfg) if file.how != "hash")
-    return is_below(key, (*FIXED, *files)) and not may_change(key)
+    return is_below(key, (*FIXED, *kept_as(cfg, "copy", "keep"))) and not may_change(key)
 
 
-def hashed(cfg: Plain) -> list[str]:
-    """The keys of files of which only the content matters, which the entry `files` has."""
-    return [file.key for file in file_keys(cfg) if file.how == "hash"]
+def kept_as(cfg: Plain, *hows: str) -> tuple[str, ...]:
+    """The keys of files that a run keeps in one of these ways. Of `hash`, the path may change."""
+    return tuple(file.key for file in file_keys(cfg) if file.how in hows)
 
 
 def may_change(key: str) -> bool:

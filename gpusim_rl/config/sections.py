@@ -292,11 +292,8 @@ def settings_in(package: str) -> Any:
 @cache
 def our_file_keys() -> tuple[FileKey, ...]:
     """The keys of tasks, robots, learners and reward models of ours that name files."""
-    packages = [
-        f"{package}.{x}" for group, package in SETTINGS.items() for x in sorted(our_names(group))
-    ]
-    packages = [CLONING, *(x for x in packages if not x.endswith(".none"))]
-    settings = [import_module(f"{package}.settings") for package in packages]
+    packages = [f"{SETTINGS[x]}.{y}" for x in SETTINGS for y in sorted(our_names(x) - {"none"})]
+    settings = [import_module(f"{package}.settings") for package in (CLONING, *packages)]
     found = [file for module in settings for file in getattr(module, "FILES", ())]
     return (*MODELS, *actuator_spec.FILES, *found)
 

@@ -3,17 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 HOWS = ("copy", "keep", "hash")
-Given = dict[str, object]  # key → what its file gave: a path, or what was read
-
-
-class Kept(Protocol):
-    """What was read of a file that a run keeps."""
-
-    def write(self, path: Path) -> None:
-        """Write it to a file, from which it can be read again."""
+Given = dict[str, Any]  # key → what its file gave: its path, or what was read
 
 
 @dataclass(frozen=True)
@@ -23,8 +16,8 @@ class FileKey:
     Attributes:
         key: with dots, such as `algo.labels`.
         how: a training keeps it. `copy`: the run has a copy. `keep`: the run has what was read,
-            which is written by its own `write`. `hash`: the run has only a hash, and `resume=`
-            refuses another content.
+            written by its own `write(path)`. `hash`: the run has only a hash, and `resume=` refuses
+            another content.
         name: path of the copy in the run; `place` has the default.
         read: of a learner of the user's own, path → what it is given. `keep` needs it.
     """
