@@ -6,7 +6,7 @@ algorithm before it is made stands in its `LearnerSpec`.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.file_keys import FileKey, Given
 from gpusim_rl.core.graphs import Graph, PartTimer, capture
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Columns, Record
@@ -37,9 +38,9 @@ class Spec:
     iteration: Tensor  # () int64, how many are done; whoever iterates counts it
     seed: int  # of every random number
     clip: float  # the largest action: those beyond ± this are clamped to it
-    # what keys of files name: `demos`, with the section `cloning`, and `teacher`, an actor to
+    # what keys of files gave: also `demos`, with the section `cloning`, and `teacher`, an actor to
     # imitate, which observes the critic's first columns
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Given = field(default_factory=dict)
     # gives those of both views and of the action; ValueError if the task declares a wrong one
     mirrors: Callable[[], ViewMirrors | None] = lambda: None
     group: ProcessGroup = SINGLE  # that learn together, each from its own worlds
@@ -161,6 +162,7 @@ class LearnerSpec:
     make_policy: Callable[[Spec, Any], Policy]  # the networks alone, to play
     settings: type[Any]  # a dataclass, whose fields carry ranges and choices
     changeable: tuple[str, ...] = ()  # settings that may change while it learns, as tensors ()
+    files: tuple[FileKey, ...] = ()  # keys that name files, whose contents `Spec.given` has
     ring: Callable[[Any], RingSpec] | None = None  # of its settings; else it is given a rollout
     world_multiple: Callable[[Any], int] | None = None  # that divides a process's worlds
     # of this algorithm the one that begins as a clone of demos=
@@ -183,3 +185,4 @@ class RewardSpec:
     make: Callable[[Spec, Any], RewardModel]
     settings: type[Any]
     changeable: tuple[str, ...] = ()
+    files: tuple[FileKey, ...] = ()

@@ -5,7 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save as to_bytes
 from torch import Tensor
+from torch.nn import Module
 
 from gpusim_rl.algorithms.iteration import Player
 from gpusim_rl.assembly.environment import build_env
@@ -15,6 +17,7 @@ from gpusim_rl.config import compose, resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
+from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import CODE
 from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.envs.curriculum import Curriculum
@@ -124,8 +127,15 @@ def load_teacher(cfg: Config, env: Env) -> Any:
     if actor.blank_memory(1):
         raise ValueError(f"teacher={cfg.teacher} has a memory: choose one with algo.memory=none")
     actor.requires_grad_(False)
-    actor.metadata = {key: metadata[key] for key in ("iteration", "config")}
+    described = {key: metadata[key] for key in ("iteration", "config")}
+    actor.write = partial(write_actor, actor, described)
     return actor
+
+
+def write_actor(actor: Module, metadata: dict[str, str], path: Path) -> None:
+    """Write an actor as a checkpoint of its own."""
+    state = {ACTOR + name: x.contiguous() for name, x in actor.state_dict().items()}
+    write_whole(path, to_bytes(state, metadata))
 
 
 def teacher_settings(

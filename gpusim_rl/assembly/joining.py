@@ -1,6 +1,6 @@
 """An Env, a learner and reward models, joined by a record of control steps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from gpusim_rl.algorithms.collector import Collector, choose_columns, step_colum
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import Learner, LearnerSpec, RewardSpec, Source, Spec
 from gpusim_rl.core import ranges, sections
+from gpusim_rl.core.file_keys import Given
 from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.record import Columns, Record, row_bytes
@@ -38,7 +39,7 @@ class RunSpec:
     schedule: Curriculum = field(default_factory=Curriculum)
     changeable: Sequence[str] = ()
     reward: tuple[RewardSpec, Any] | None = None  # a reward model of ours, and its settings
-    given: Mapping[str, Any] = field(default_factory=dict)  # as `Spec` has it
+    given: Given = field(default_factory=dict)  # as `Spec` has it
     # instead of a `Collector` of the Env, for as many worlds of this process
     make_source: Callable[[Env, Learner, Record], Source] | None = None
     num_envs: int | None = None

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.assembly.earlier_runs import load_last
-from gpusim_rl.assembly.learners import ACTOR
-from gpusim_rl.assembly.models import keep_models
+from gpusim_rl.assembly.learners import ACTOR, own_files
+from gpusim_rl.assembly.models import keep_files
 from gpusim_rl.config import resume
 from gpusim_rl.config.nested_dict import flatten
+from gpusim_rl.config.run_files import describe_files
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
@@ -91,12 +92,10 @@ def create_run(cfg: Config, iteration: Iteration) -> tuple[Run, Config]:
     if group.rank > 0:
         return Run(path), cfg
     run = Run.create(path, cfg.plain, again=cfg.auto_resume)
-    given = iteration.spec.given
-    copies = keep_models(cfg, path, given.get("teacher"))
-    for key in given.keys() & resume.KEPT.keys():
-        copies[key] = str(path / resume.KEPT[key])
-        given[key].write(Path(copies[key]))
-    cfg = cfg.replace(copies)
+    own = own_files(cfg)
+    files = {"files": describe_files(own, cfg.plain)} if own else {}
+    copies = keep_files(cfg, path, iteration.spec.given, own)
+    cfg = Config.of(cfg.plain | files).replace(copies)
     run.configure(cfg.plain)
     return run, cfg
 

@@ -193,7 +193,7 @@ def test_mistakes(folder):
     for words, says in (
         ("algo=distill", "algo=distill imitates the policy of a run: name it with teacher=RUN"),
         ("teacher=teacher", "teacher=teacher is for algo=distill, not ppo"),
-        ("algo=distill teacher=none", "none is not a run directory"),
+        ("algo=distill teacher=none", "teacher=none: there is no such file, and no such run"),
         ("task=reach algo=distill teacher=teacher", "with task=cartpole, not reach"),
         ("algo=distill teacher=teacher algo.num_minibatches=3", "does not divide num_envs"),
         ("algo=distill teacher=bare.safetensors", "does not say what it was trained with"),

@@ -14,8 +14,8 @@ from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.rewards.rnd.rnd import RND
 from gpusim_rl.algorithms.rewards.rnd.settings import Settings
 from gpusim_rl.algorithms.rewards.rnd.spec import SPEC
-from gpusim_rl.assembly.learners import load_reward
 from gpusim_rl.assembly.iteration import make_iteration
+from gpusim_rl.assembly.learners import load_reward
 from gpusim_rl.commands.train import configure
 from gpusim_rl.config import numbers
 from gpusim_rl.config.user_files import our_names

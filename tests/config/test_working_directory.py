@@ -17,7 +17,7 @@ from gpusim_rl.adapters import common
 from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.assembly.environment import make_task
 from gpusim_rl.assembly.joining import make_settings
-from gpusim_rl.assembly.models import keep_models
+from gpusim_rl.assembly.models import keep_files
 from gpusim_rl.commands import train as commands
 from gpusim_rl.config import command_line, compose, resume, validate
 from gpusim_rl.core import paths
@@ -241,7 +241,7 @@ def test_a_run_of_ours_stays_ours(here):
     task = make_task(cfg, "cpu")
     assert type(task).__module__ == "gpusim_rl.tasks.classic.cartpole"
     assert task.mjm.nu == 1 and "cart" in task.mjcf_text()
-    assert keep_models(cfg, here / "run") == {}
+    assert keep_files(cfg, here / "run", {}) == {}
     for words in (
         ["task=cartpole", "auto_resume=true", "run_dir=run"],
         ["resume=run", "task_code=here"],

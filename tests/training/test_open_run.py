@@ -208,7 +208,7 @@ def test_the_table(kind):
         below = [x for x in said if x == key or (x.endswith("*") and key.startswith(x[:-1]))]
         end = said[max(below, key=len)]
         # train.py takes jobs= with -m alone
-        assert end.startswith("refused") == (resume.is_fixed(key) or key == "jobs"), key
+        assert end.startswith("refused") == (resume.is_fixed(key, cfg) or key == "jobs"), key
         acting |= {key} if end == "acts" else set()
     sections = "sim.", "task.weights.", "task.noise."
     tried = {key for key in changes(kind) if not key.startswith(sections)}
