@@ -148,10 +148,10 @@ def make_settings(algorithm: LearnerSpec, numbers: dict[str, Any], name: str) ->
         raise ValueError(f"algo={name}: SPEC.settings is {kind!r}, expected a dataclass")
     made = sections.make(kind, numbers, "algo", f"algo/{name}")
     sections.check(made, "algo")
-    allowed = sections.limits(kind, "algo")
+    known = {*sections.limits(kind, "algo"), *(file.key for file in algorithm.files)}
     for key, value in numbers.items():
         values = value if isinstance(value, list) else [value]
-        if any(type(x) in (int, float) for x in values) and f"algo.{key}" not in allowed:
+        if any(type(x) in (int, float) for x in values) and f"algo.{key}" not in known:
             raise ValueError(f"algo.{key} has no range: {kind.__name__}.{key} = number(…)")
     return made
 
