@@ -114,8 +114,7 @@ class Collector:
         """The part of a step before the physics: sample an action from the policy. In place."""
         env, observation = self.env, self.env.observation
         if self.fused:
-            memory = self.fused.compute(self.memory)
-            write(self.memory, memory)
+            write(self.memory, self.fused.compute())
             self.timer.start("control")
             return self.fused.act()
         sampled, memory = self.policy.sample(observation, self.memory, env.rng)
