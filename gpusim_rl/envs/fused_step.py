@@ -135,6 +135,7 @@ class FusedStep:
         memory = {name: rows[f"policy/memory/{name}"] for name in self.memory}
         columns, memory = self.policy.choose(rows["step/head"], memory, rng)
         columns |= dict(obs=rows["view/actor"], critic=rows["view/critic"])
+        columns |= kept_rows(self.record, "rows", rows)
         changed = self.env.act(rows, columns["action"]) | named("policy/memory", memory)
         return changed | named("record", columns)
 
@@ -148,7 +149,7 @@ class FusedStep:
         changed |= {"step/restarted": mask, "step/added": end.added, "step/score": score}
         changed |= {"step/worst": numbers, "step/worse": score > worst.row[0]}
         step = {name: x for name, x in end.step._asdict().items() if x is not None}
-        return changed | named("record", step)
+        return changed | named("record", step | kept_rows(self.record, "after", rows))
 
     def views(self, rows: Rows) -> Rows:
         """The observations after the restarts, prepared for the networks."""
@@ -181,6 +182,12 @@ class FusedStep:
         if not is_empty_on_host(self.restarted):
             env.reset(self.restarted, scratch["start/qpos"], scratch["start/qvel"])
         self.kernels["views"]()
+
+
+def kept_rows(record: Record, group: str, rows: Rows) -> Rows:
+    """The rows of which a record has a column `<group>/<name>`, by the names of the columns."""
+    names = {x: x.partition("/") for x in record.columns}
+    return {x: rows[name] for x, (first, _, name) in names.items() if first == group}
 
 
 def named(prefix: str, values: Rows) -> Rows:

@@ -181,7 +181,7 @@ def test_choosing_changes_the_memory(memory):
         env = make_iteration(config).env
         network = config.algo.settings
         policy = Drifting(env.dims, network, seed=1)
-        record = Record.zeros(step_columns(env.dims, policy), 40, 16, device=env.device)
+        record = Record.zeros(step_columns(env, policy), 40, 16, device=env.device)
         timer = PartTimer(env.device)
         collectors.append(Collector(env, policy, record, graph="off", fuse=fuse, timer=timer))
         collectors[-1].collect(40)
