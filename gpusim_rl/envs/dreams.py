@@ -26,13 +26,14 @@ def row_columns(env: Env) -> Columns:
 
 
 class Dreams:
-    """The parts of a control step as pure functions of n rows, with the numbers of now.
+    """The parts of a control step as pure functions of n rows, with the task's numbers of now.
 
-    One step, which a gradient may go through, where a learner gives `qpos`, `qvel`, `sensordata`:
+    The reward is the task's: a reward model is paid of records alone. One step, which a gradient
+    may go through, where a learner gives `qpos`, `qvel` and `sensordata`:
 
         rows = dreams.act(rows, action)
         rows |= model(rows)
-        end = dreams.end(rows, rng)     # end.step.reward, …
+        end = dreams.end(rows, rng)  # end.step.reward, …
         rows = dreams.observe(end, rng)  # view/actor, view/critic
 
     Attributes:
@@ -53,7 +54,7 @@ class Dreams:
         """The rows (n, …) before the actions of recorded steps (n, …)."""
         live, n = self._env.rows(), len(steps)
         unused = {k: x.new_zeros(n, *x.shape[1:]) for k, x in live.items() if k.startswith(UNUSED)}
-        given = {name: VIEWS.get(name, f"rows/{name}") for name in live.keys() - unused.keys()}
+        given = {name: VIEWS.get(name, f"rows/{name}") for name in live if name not in unused}
         return unused | {name: getattr(steps, column) for name, column in given.items()}
 
     def act(self, rows: Rows, action: Tensor) -> Rows:
