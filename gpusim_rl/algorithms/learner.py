@@ -38,6 +38,7 @@ class Spec:
     iteration: Tensor  # () int64, how many are done; whoever iterates counts it
     seed: int  # of every random number
     clip: float  # the largest action: those beyond ± this are clamped to it
+    dreams: Any = None  # a control step without its physics: `envs.dreams.Dreams`
     # what keys of files gave: also `demos`, with the section `cloning`, and `teacher`, an actor to
     # imitate, which observes the critic's first columns
     given: Given = field(default_factory=dict)

@@ -19,6 +19,7 @@ from gpusim_rl.core.record import Columns, Record, row_bytes
 from gpusim_rl.core.ring import Ring, RingSpec
 from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
 from gpusim_rl.envs.curriculum import Curriculum
+from gpusim_rl.envs.dreams import Dreams
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
 
@@ -72,7 +73,7 @@ def assemble(env: Env, algorithm: LearnerSpec, settings: Any, run: RunSpec) -> I
     for model in rewards:
         columns |= model.columns
     if not algorithm.make_source:  # a source of the user's own gives what it likes
-        columns = choose_columns(columns, step_columns(env.dims, learner.policy))
+        columns = choose_columns(columns, step_columns(env, learner.policy))
     size = algorithm.ring(settings) if algorithm.ring else None
     record, ring = make_record(columns, spec, size)
     if make_source := run.make_source or algorithm.make_source:
@@ -129,6 +130,7 @@ def make_spec(env: Env, run: RunSpec) -> Spec:
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
         seed=env.seed,
         clip=env.task.clip,
+        dreams=Dreams(env),
         given=run.given,
         mirrors=partial(find_mirrors, env, env.task.history),
         group=env.group,

@@ -19,13 +19,13 @@ from gpusim_rl.fuse.kernel import Eager, Place, fuse
 class PolicyParts(Protocol):
     """A policy's `sample` in three parts; the first and the last are pure, world by world.
 
-    `prepare` takes the views (B, …) of both networks, `compute` gives a tensor (B, n) and the next
-    memory, and `choose` makes of it what is stored of an action.
+    `prepare` takes the views (B, …) of both networks, and `compute` gives a tensor (B, n) and a
+    memory. `choose` makes of them what is stored of an action, and the memory of the next step.
     """
 
     def prepare(self, views: Any) -> Rows: ...
-    def compute(self, inputs: Rows, memory: Rows) -> tuple[Tensor, Rows]: ...
-    def choose(self, head: Tensor, rng: Rng) -> Rows: ...
+    def compute(self, inputs: Rows, memory: Rows, rng: Rng) -> tuple[Tensor, Rows]: ...
+    def choose(self, head: Tensor, memory: Rows, rng: Rng) -> tuple[Rows, Rows]: ...
 
 
 class WholeSample:
@@ -38,17 +38,17 @@ class WholeSample:
         """Nothing: `sample` takes the views as they are."""
         return {}
 
-    def compute(self, inputs: Rows, memory: Rows) -> tuple[Tensor, Rows]:
+    def compute(self, inputs: Rows, memory: Rows, rng: Rng) -> tuple[Tensor, Rows]:
         """What `sample` gives, side by side, and the next memory."""
-        columns, memory = self.policy.sample(self.env.observation, memory, self.env.rng)
+        columns, memory = self.policy.sample(self.env.observation, memory, rng)
         return packed(columns), memory
 
-    def choose(self, head: Tensor, rng: Rng) -> Rows:
-        """The columns of `compute`."""
+    def choose(self, head: Tensor, memory: Rows, rng: Rng) -> tuple[Rows, Rows]:
+        """The columns of `compute`, and the memory as it is."""
         columns = self.policy.stored
         widths = [math.prod(x.shape) for x in columns.values()]
         parts = zip(columns.items(), head.split(widths, 1), strict=True)
-        return {name: part.reshape(-1, *x.shape) for (name, x), part in parts}
+        return {name: part.reshape(-1, *x.shape) for (name, x), part in parts}, memory
 
 
 # Why: docs/decisions/step-kernels.md
@@ -59,8 +59,8 @@ class FusedStep:
     writes the rows of the worlds, those of the record, and what the other kernels need. All random
     streams of the worlds have joined the block.
 
-    memory: what the policy remembers, as it is at first. record: (R, B, …) takes what a step gives,
-    at row t (1,). show: print what each kernel replaces, and the file of its source.
+    memory: what the policy remembers, live. record: (R, B, …) takes what a step gives, at row
+    t (1,). show: print what each kernel replaces, and the file of its source.
 
     Attributes:
         inputs: what `PolicyParts.prepare` made of the views.
@@ -80,11 +80,11 @@ class FusedStep:
         show: bool = False,
     ):
         self.env, self.policy, self.record, self.t = env, policy, record, t
-        self.inputs = policy.prepare(list(env.observation))
-        head, _ = policy.compute(self.inputs, memory)
+        self.memory, self.inputs = memory, policy.prepare(list(env.observation))
+        head, memory = policy.compute(self.inputs, memory, env.rng)
         # rows that one kernel writes for another
         self.scratch = named("policy", self.inputs) | {"step/head": head.clone()}
-        policy.choose(head, env.rng)  # its stream joins the block
+        policy.choose(head, memory, env.rng)  # its stream joins the block
         self.kernels: dict[str, Eager] = {}
         self.make_kernels()
         for kernel in self.kernels.values() if show else ():
@@ -110,12 +110,13 @@ class FusedStep:
 
     def _fuse(self, name: str, function: Callable[[Rows], Rows]) -> Eager:
         """A kernel that writes all rows that a function changes."""
-        rows = self.env.rows() | self.scratch
+        memory = named("policy/memory", self.memory) if name == "before" else {}
+        rows = self.env.rows() | self.scratch | memory
         results = function(rows)
         for key, value in results.items():
             if key not in rows and not key.startswith("record/"):
                 self.scratch[key] = torch.zeros_like(value)
-        rows = self.env.rows() | self.scratch
+        rows = self.env.rows() | self.scratch | memory
         places = {
             key: Place(rows[key], mask_name="step/worse" if key == "step/worst" else "")
             for key, value in results.items()
@@ -131,9 +132,12 @@ class FusedStep:
     def before(self, rows: Rows) -> Rows:
         """From what the network gives to the controls."""
         rng = self.env.rng.of_rows(rows)
-        columns = self.policy.choose(rows["step/head"], rng)
+        memory = {name: rows[f"policy/memory/{name}"] for name in self.memory}
+        columns, memory = self.policy.choose(rows["step/head"], memory, rng)
         columns |= dict(obs=rows["view/actor"], critic=rows["view/critic"])
-        return self.env.act(rows, columns["action"]) | named("record", columns)
+        columns |= kept_rows(self.record, "rows", rows)
+        changed = self.env.act(rows, columns["action"]) | named("policy/memory", memory)
+        return changed | named("record", columns)
 
     def after(self, rows: Rows) -> Rows:
         """From the physics to rewards, statistics, and the first states of what restarts."""
@@ -145,7 +149,7 @@ class FusedStep:
         changed |= {"step/restarted": mask, "step/added": end.added, "step/score": score}
         changed |= {"step/worst": numbers, "step/worse": score > worst.row[0]}
         step = {name: x for name, x in end.step._asdict().items() if x is not None}
-        return changed | named("record", step)
+        return changed | named("record", step | kept_rows(self.record, "after", rows))
 
     def views(self, rows: Rows) -> Rows:
         """The observations after the restarts, prepared for the networks."""
@@ -156,9 +160,9 @@ class FusedStep:
 
     # -- a step ------------------------------------------------------------------------------------
 
-    def compute(self, memory: Rows) -> Rows:
-        """The network, whose result goes to `step/head`; the next memory. In place."""
-        head, memory = self.policy.compute(self.inputs, memory)
+    def compute(self) -> Rows:
+        """The network, whose result goes to `step/head`; the memory after it. In place."""
+        head, memory = self.policy.compute(self.inputs, self.memory, self.env.rng)
         self.scratch["step/head"].copy_(head)
         return memory
 
@@ -178,6 +182,12 @@ class FusedStep:
         if not is_empty_on_host(self.restarted):
             env.reset(self.restarted, scratch["start/qpos"], scratch["start/qvel"])
         self.kernels["views"]()
+
+
+def kept_rows(record: Record, group: str, rows: Rows) -> Rows:
+    """The rows of which a record has a column `<group>/<name>`, by the names of the columns."""
+    names = {x: x.partition("/") for x in record.columns}
+    return {x: rows[name] for x, (first, _, name) in names.items() if first == group}
 
 
 def named(prefix: str, values: Rows) -> Rows:

@@ -89,8 +89,8 @@ class SampleInParts(nn.Module):
 
     def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
         """As `Policy` has it: an action for each of B worlds, and the next memory."""
-        head, memory = self.compute(self.prepare(views), memory)
-        return self.choose(head, rng), memory
+        head, memory = self.compute(self.prepare(views), memory, rng)
+        return self.choose(head, memory, rng)
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """As `Policy` has it: take the networks `policy/…` from a checkpoint."""
@@ -190,19 +190,19 @@ class ActorCritic(SampleInParts):
         critic = {"critic": self.critic_normalizer(views[1])} if remembers else {}
         return {"obs": self.actor.normalizer(views[0])} | critic
 
-    def compute(self, inputs: dict[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+    def compute(self, inputs: dict[str, Tensor], memory: Memory, rng: Rng) -> tuple[Tensor, Memory]:
         """The networks: prepared views → mean actions (B, nu), and the next memory."""
         if not memory:
             return self.mean(inputs["obs"]), memory
         mean, actor = self._run(self.actor.net, inputs["obs"], memory["actor"])
         _, critic = self._run(self.critic.encoder.step, inputs["critic"], memory["critic"])
-        return mean, dict(actor=actor, critic=critic)
+        return mean, memory | dict(actor=actor, critic=critic)
 
-    def choose(self, mean: Tensor, rng: Rng) -> dict[str, Tensor]:
-        """What is stored of an action, world by world, from mean actions (B, nu)."""
+    def choose(self, mean: Tensor, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
+        """What is stored of an action, world by world, from mean actions (B, nu); the memory."""
         acted = self.distribution(mean)
         action = acted.sample(rng)
-        return self.describe(acted, action)
+        return self.describe(acted, action), memory
 
     def describe(self, acted: Distribution, action: Tensor) -> dict[str, Tensor]:
         """The columns `stored` of actions (…, nu), if they are of this distribution."""
