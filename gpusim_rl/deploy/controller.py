@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from gpusim_rl.core.states import beside
 from gpusim_rl.envs import tracing
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
@@ -157,7 +158,7 @@ def finite(values: Memory) -> Tensor:
 
 def where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     """Rows of `yes` where mask (B,) is true, of `no` elsewhere."""
-    return torch.where(mask.view(-1, *[1] * (yes.ndim - 1)), yes, no)
+    return torch.where(beside(mask, yes), yes, no)
 
 
 def start_values(task: Task, names: tuple[str, ...], sample: dict[str, Tensor]) -> Memory:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import NUMBER, Columns, Record, vector
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.states import Rows, check_layout, layout
+from gpusim_rl.core.states import Rows, beside, check_layout, layout
 from gpusim_rl.core.symmetry import MirrorModule, ViewMirrors, unmoved
 from gpusim_rl.networks.calibration import Calibration
 from gpusim_rl.networks.distributions import Distribution, Gaussian
@@ -75,7 +75,7 @@ def blank_memory(worlds: int, **nets: nn.Module) -> Memory:
 def restarted(memory: Memory, mask: Tensor) -> Memory:
     """The memory (B, …) of a policy, blank in the worlds of mask (B,), which begin an episode."""
     return {
-        name: x.masked_fill(mask.to(x.device).view(-1, *[1] * (x.ndim - 1)), 0.0)
+        name: x.masked_fill(beside(mask.to(x.device), x), 0.0)
         for name, x in memory.items()
     }
 
