@@ -51,9 +51,9 @@ class Clone:
     def __init__(self, spec, *, file, learning_rate, hidden):
         self.spec, self.file, self.length = spec, file, spec.num_steps
         networks = NetworkSettings(hidden=tuple(hidden), std=0.6, **NETWORK)
-        self.policy = ActorCritic(spec.dims, networks, seed=spec.seed)
-        no, _, nu = spec.dims
-        self.columns = dict(obs=vector(no), action=vector(nu))
+        self.policy = ActorCritic(spec.views, spec.action_width, networks, seed=spec.seed)
+        action = vector(spec.action_width)
+        self.columns = dict(obs=spec.views["actor"], action=action)
         self.optimizer = FlatAdam({"actor": [*self.policy.actor.parameters()]}, learning_rate)
         self.rates = tuple(self.optimizer.rates.values())
         self.miss = torch.zeros(1)

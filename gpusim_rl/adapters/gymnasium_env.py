@@ -63,11 +63,11 @@ class Worlds(VectorEnv):
             choices = f"None, {', '.join(map(repr, MODES))}"
             raise ValueError(f"render_mode={render_mode!r}: choose one of {choices}")
         self.cfg, self.env, self.render_mode = cfg, common.make_env(cfg), render_mode
-        task, (no, _, nu) = self.env.task, self.env.dims
+        task, no = self.env.task, self.env.views["actor"].shape
         self.num_envs = self.env.num_envs
         self.metadata = self.metadata | {"render_fps": round(1 / task.dt)}
-        self.single_observation_space = Box(-np.inf, np.inf, (no,), np.float32)
-        self.single_action_space = Box(-task.clip, task.clip, (nu,), np.float32)
+        self.single_observation_space = Box(-np.inf, np.inf, no, np.float32)
+        self.single_action_space = Box(-task.clip, task.clip, (task.action_width,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._camera: Camera | None = None

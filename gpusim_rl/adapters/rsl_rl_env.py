@@ -33,7 +33,7 @@ class RslWorlds(VecEnv):
 
     def __init__(self, cfg: Config):
         self.cfg, self.env = cfg.plain, common.make_env(cfg)
-        self.num_envs, self.num_actions = self.env.num_envs, self.env.dims[2]
+        self.num_envs, self.num_actions = self.env.num_envs, self.env.task.action_width
         self.max_episode_length, self.device = self.env.task.horizon, self.env.device
 
     @property

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.graphs import PartTimer, capture
-from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, vector
+from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, view_columns
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
@@ -17,7 +17,7 @@ from gpusim_rl.envs.step import ended
 from gpusim_rl.networks.policy import Policy, SampleInParts, restarted
 
 
-def step_columns(dims: tuple[int, int, int], policy: Policy) -> Columns:
+def step_columns(views: Columns, policy: Policy) -> Columns:
     """The columns that a control step can give, in the order in which it gives them.
 
     - `obs` (no,), `critic` (nc,): what actor and critic observe before the action;
@@ -26,9 +26,8 @@ def step_columns(dims: tuple[int, int, int], policy: Policy) -> Columns:
     - `reward`, `terminated`, `truncated`, `fault`;
     - `end_obs` (no,): the actor's observation at the end, without noise.
     """
-    no, nc, _ = dims
-    ends = dict(end=vector(nc), reward=NUMBER) | ENDS | dict(end_obs=vector(no))
-    return dict(obs=vector(no), critic=vector(nc)) | policy.stored | ends
+    ends = dict(end=views["critic"], reward=NUMBER) | ENDS | dict(end_obs=views["actor"])
+    return view_columns(views) | policy.stored | ends
 
 
 def choose_columns(requested: Columns, available: Columns) -> Columns:

@@ -26,7 +26,8 @@ from gpusim_rl.networks.policy import Policy
 class Spec:
     """Shapes, processes and random numbers that a learner is made from."""
 
-    dims: tuple[int, int, int]  # widths of both views and of the action: no, nc, nu
+    views: Columns  # of a world, by name: `actor` (no,), `critic` (nc,), and a task's own
+    action_width: int  # nu
     num_envs: int  # B, worlds of this process
     num_steps: int  # T, control steps of each in an iteration
     horizon: int  # control steps of an episode

@@ -19,6 +19,7 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.paths import CODE
+from gpusim_rl.core.record import vector
 from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task
@@ -124,9 +125,10 @@ def load_teacher(cfg: Config, env: Env, spec: Spec) -> Any:
     state, metadata, file = load_last(Path(str(cfg.teacher)), spec.group)
     name, settings = teacher_settings(cfg, metadata, file)
     kind = getattr(import_module(f"gpusim_rl.algorithms.{name}.{name}"), LEARNERS[name])
-    dims, n = (sum(env.term_widths.values()), *spec.dims[1:]), settings.get("num_minibatches", 1)
+    views = spec.views | {"actor": vector(sum(env.term_widths.values()))}
+    n = settings.get("num_minibatches", 1)
     few = {"num_envs": n, "num_steps": n, "worlds": torch.zeros_like(spec.worlds[:1]).repeat(n)}
-    own = {"dims": dims, "mirrors": partial(find_mirrors, env, {}), "group": SINGLE}
+    own = {"views": views, "mirrors": partial(find_mirrors, env, {}), "group": SINGLE}
     if delay := settings.get("policy_delay"):
         settings |= {"updates": delay}  # nothing is learned, in one step
     made = kind(replace(spec, **few, **own, captured=False), kind.Settings(**settings))

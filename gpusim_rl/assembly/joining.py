@@ -129,7 +129,7 @@ def make_record(env: Env, learner: Any, rewards: list[Any], worlds: int, known: 
     for model in rewards:
         columns |= model.columns
     if known:
-        columns = choose_columns(columns, step_columns(env.dims, learner.policy))
+        columns = choose_columns(columns, step_columns(env.views, learner.policy))
     what = f"num_envs={worlds} × a record of {learner.length} steps"
     check_free(what, learner.length * worlds * row_bytes(columns), env.device)
     return Record.zeros(columns, learner.length, worlds, device=env.device)
@@ -143,7 +143,8 @@ def make_spec(
     ours = torch.arange(num_envs or 0, device=env.device) + env.group.rank * (num_envs or 0)
     worlds = ours if num_envs else env.rng.worlds
     return Spec(
-        dims=env.dims,
+        views=env.views,
+        action_width=env.task.action_width,
         num_envs=len(worlds),
         num_steps=num_steps,
         horizon=env.task.horizon,

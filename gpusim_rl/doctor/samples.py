@@ -121,7 +121,7 @@ def sample(env: Env, steps: int, std: float, doing: str, say: Callable[[str], No
     """
     recorder, faults = Recorder(env), 0
     generator = torch.Generator().manual_seed(env.seed)
-    action = std * torch.randn(steps, env.num_envs, env.dims[2], generator=generator)
+    action = std * torch.randn(steps, env.num_envs, env.task.action_width, generator=generator)
     action[:, : env.num_envs // 2] = 0.0
     recorder.check_state(env.current_state())
     done = 0

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import is_empty_on_host
+from gpusim_rl.core.record import Column, Columns
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import (
     Live,
@@ -422,10 +423,10 @@ class Env:
         self.update_observations()
 
     @property
-    def dims(self) -> tuple[int, int, int]:
-        """Widths of the actor's observation, of the critic's and of the action: no, nc, nu."""
-        actor, critic = self.observation
-        return actor.shape[1], critic.shape[1], self.task.action_width
+    def views(self) -> Columns:
+        """The shapes and types of the views of a row, by name."""
+        views = self.observation._asdict()
+        return {name: Column(tuple(x.shape[1:]), x.dtype) for name, x in views.items()}
 
 
 def task_memory(task: Task, start: dict[str, Tensor]) -> dict[str, Tensor]:

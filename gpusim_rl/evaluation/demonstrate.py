@@ -42,7 +42,7 @@ def demonstrate(
         name: of the task.
         progress: takes a line now and then, if there is no terminal.
     """
-    columns = demonstration_columns(env.dims)
+    columns = demonstration_columns(env.views, env.task.action_width)
     steps, worlds, clip = env.task.horizon, env.num_envs, env.task.clip
     record = Record.zeros(columns, steps, worlds, device=env.device)
     alive = torch.ones(worlds, dtype=torch.bool)
@@ -66,7 +66,7 @@ def demonstrate(
 
 def describe_env(name: str, env: Env) -> dict[str, str]:
     """What demonstrations of an Env say of it: see `Demonstrations.description`."""
-    columns = demonstration_columns(env.dims)
+    columns = demonstration_columns(env.views, env.task.action_width)
     schema = Record.zeros(columns, 0, device=env.device).schema
     terms, model = json.dumps(env.term_widths), model_digest(env.task.mjm)
     return dict(task=name, dt=f"{env.task.dt:g}", terms=terms, model=model, schema=schema)

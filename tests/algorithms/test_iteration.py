@@ -33,7 +33,7 @@ class Ring(PPO):
     def __init__(self, spec: Spec, settings: Any):
         super().__init__(spec, settings)
         self.length = 12
-        self.columns: Columns = self.columns | {"end_obs": vector(spec.dims[0])}
+        self.columns: Columns = self.columns | {"end_obs": spec.views["actor"]}
         self.seen = torch.zeros(())
 
     def update(self, record: Record) -> None:

@@ -215,7 +215,7 @@ def test_a_ring_begins_with_demonstrations():
     behind them."""
     sac = make_sac(make_env("cartpole", 8), num_steps=4, symmetry="none")
     learner, ring = sac.learner, sac.source.record
-    record = Record.zeros(demonstration_columns(sac.env.dims), 60, device=torch.device("cpu"))
+    record = Record.zeros(demonstration_columns(sac.env.views, 1), 60, device=torch.device("cpu"))
     for name in ("obs", "critic", "action", "end"):
         record.column(name).normal_(generator=torch.Generator().manual_seed(1))
     record.column("truncated")[-1] = 1.0

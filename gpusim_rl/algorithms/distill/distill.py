@@ -42,8 +42,8 @@ class Distill:
         self.share.copy_(self.teacher_share(spec.iteration))
         guide = spec.teacher, spec.clip, self.share
         self.policy = make_policy(spec, settings, partial(Student, *guide))
-        no, _, nu = spec.dims
-        self.columns = dict(obs=vector(no), target=vector(nu)) | ENDS
+        target = vector(spec.action_width)
+        self.columns = dict(obs=spec.views["actor"], target=target) | ENDS
         norm = settings.max_grad_norm
         self.optimizer = FlatAdam(self.policy.groups(), settings.learning_rate, norm)
         self.rates = tuple(self.optimizer.rates.values())

@@ -12,7 +12,7 @@ from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.replay import draw_windows
 from gpusim_rl.algorithms.sac.settings import Settings
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import ENDS, NUMBER, Record, vector
+from gpusim_rl.core.record import ENDS, NUMBER, Record, view_columns
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import as_array, torch_threads
 from gpusim_rl.networks.squashed import SoftActorCritic
@@ -58,7 +58,7 @@ class SAC:
 
     def __init__(self, spec: Spec, settings: Settings):
         self.spec, self.group, self.cfg = spec, spec.group, settings
-        cfg, device, nu = settings, spec.device, spec.dims[2]
+        cfg, device, nu = settings, spec.device, spec.action_width
         self.length, self.keeps_record = cfg.replay, cfg.save_ring  # whether a checkpoint holds it
         self.cycles = check_numbers(spec, cfg)
         self.draws = cfg.batch_size // (spec.num_envs * self.group.size)  # windows of each world
@@ -66,16 +66,15 @@ class SAC:
             torch.set_float32_matmul_precision("high")
         symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden)
         self.policy = policy = SoftActorCritic(
-            spec.dims,
+            spec.views,
+            nu,
             hidden=cfg.hidden,
             activation=cfg.activation,
             bound=cfg.bound,
             mirrors=mirrors if symmetry == "net" else None,
             seed=spec.seed,
         ).to(device)
-        no, nc, _ = spec.dims
-        views = dict(obs=vector(no), critic=vector(nc))
-        self.columns = views | policy.stored | {"reward": NUMBER} | ENDS
+        self.columns = view_columns(spec.views) | policy.stored | {"reward": NUMBER} | ENDS
         self.log_alpha = nn.Parameter(torch.zeros(1, device=device))
         critics = {"critic": [*policy.critic.parameters()]}
         actor = {"actor": [*policy.actor.net.parameters()], "temperature": [self.log_alpha]}
