@@ -43,10 +43,10 @@ def choose_columns(requested: Columns, available: Columns) -> Columns:
 
 
 class Collector:
-    """Steps B worlds with a policy. Everything is written in place; the device counts the step.
+    """Steps an Env with a policy. Everything is written in place; the device counts the step.
 
     Args:
-        record: (R, B, …) with columns of `step_columns`; after R steps it begins anew.
+        record: (R, B, …) of the B rows of the Env, with columns of `step_columns`; after R steps it begins anew.
         graph: "parts" captures each part of a step. The physics of a Sim that is not capturable
             stays outside, and so does the rest of the step.
         timer: takes the time of each part.
@@ -73,8 +73,8 @@ class Collector:
     ):
         self.ring = ring
         self.env, self.policy, self.record, self.timer = env, policy, record, timer
-        self.memory = policy.blank_memory(env.num_envs)
-        record.memory = policy.blank_memory(env.num_envs)
+        self.memory = policy.blank_memory(env.num_rows)
+        record.memory = policy.blank_memory(env.num_rows)
         env.shows_end = "end_obs" in record.columns
         self.row = torch.zeros(1, dtype=torch.int64, device=env.device)
         self.newest = LatestRollout(record, self.row, newest) if newest else None
@@ -116,7 +116,7 @@ class Collector:
             write(self.memory, self.fused.compute())
             self.timer.start("control")
             return self.fused.act()
-        sampled, memory = self.policy.sample(observation, self.memory, env.rng)
+        sampled, memory = self.policy.sample(observation, self.memory, env.rng_of_agents)
         self.record.put(self.row, dict(obs=observation.actor, critic=observation.critic) | sampled)
         write(self.memory, memory)
         self.timer.start("control")  # in a graph it is a part of `act`
@@ -126,8 +126,7 @@ class Collector:
     def finish_step(self) -> None:
         """The part after the physics. In place."""
         if self.fused:
-            self.fused.finish()
-            began = self.fused.restarted
+            began = self.fused.finish()
         else:
             end = self.env.finish_step()
             self.record.put(self.row, end._asdict())

@@ -64,7 +64,8 @@ class Iteration:
         self.policy, self.group, self.timer = learner.policy, spec.group, spec.timer
         self.rewards, self.graph = rewards, graph
         self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
-        self.size = spec.num_steps * spec.num_envs  # control steps in an iteration
+        # control steps of worlds in an iteration
+        self.size = spec.num_steps * spec.num_envs // env.agents
         self.iterations = self.logged = 0  # known to the host: done; at the last report
         made = [x for model in (learner, *rewards) for x in model.metrics]
         self.metrics = (*env.statistics.metrics, *METRICS, *made)

@@ -28,11 +28,11 @@ class Spec:
 
     views: Columns  # of a world, by name: `actor` (no,), `critic` (nc,), and a task's own
     action_width: int  # nu
-    num_envs: int  # B, worlds of this process
+    num_envs: int  # B, rows of this process: worlds, or agents where a world has several
     num_steps: int  # T, control steps of each in an iteration
     horizon: int  # control steps of an episode
     dt: float  # the control period [s]
-    worlds: Tensor  # (B,) int64 global ids
+    worlds: Tensor  # (B,) int64 global ids of the rows
     iteration: Tensor  # () int64, how many are done; whoever iterates counts it
     seed: int  # of every random number
     clip: float  # the largest action: those beyond ± this are clamped to it

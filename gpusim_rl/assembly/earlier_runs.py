@@ -105,7 +105,7 @@ def record_run(
 ) -> Demonstrations:
     """Episodes of the policy of a run, on the model's own physics."""
     env = demonstration_env(config, iteration.env.task, episodes, seed)
-    return demonstrate(mean_action(iteration.policy, episodes), env, config.task.name)
+    return demonstrate(mean_action(iteration.policy, env.num_rows), env, config.task.name)
 
 
 def demonstration_env(config: Config, task: Task, episodes: int, seed: int) -> Env:

@@ -140,8 +140,9 @@ def make_spec(
 ) -> Spec:
     """The specification of a learner for an Env, or for as many worlds like its."""
     whole = graph == "whole" and env.sim.capturable
-    ours = torch.arange(num_envs or 0, device=env.device) + env.group.rank * (num_envs or 0)
-    worlds = ours if num_envs else env.rng.worlds
+    n = (num_envs or 0) * env.agents
+    ours = torch.arange(n, device=env.device) + env.group.rank * n
+    worlds = ours if num_envs else env.rng_of_agents.worlds
     return Spec(
         views=env.views,
         action_width=env.task.action_width,

@@ -45,8 +45,8 @@ def export_policy(iteration: Iteration, cfg: Config, run: Path, path: Path | Non
     env = evaluation_env(iteration.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
     # What ONNX is compared with runs on the CPU: a GPU may multiply matrices in TF32.
     policy = copy.deepcopy(iteration.policy).cpu()
-    controller = Controller(env.task, policy.actor, policy.actor.blank_memory(1))
-    mean, saved = MeanAction(policy, WORLDS), read_evaluated(run, iteration, controller)
+    controller = Controller(env.task, policy.actor, policy.actor.blank_memory(env.agents))
+    mean, saved = MeanAction(policy, env.num_rows), read_evaluated(run, iteration, controller)
 
     def act(obs: Tensor, began: Tensor) -> Tensor:
         mean.restart(began)

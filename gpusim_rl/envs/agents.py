@@ -8,9 +8,9 @@ def folded(x: Tensor, agents: int) -> Tensor:
     return x.flatten(0, 1) if agents > 1 else x
 
 
-def unfolded(x: Tensor, agents: int) -> Tensor:
-    """(B·A, …) → (B, A, …), a view."""
-    return x.unflatten(0, (-1, agents)) if agents > 1 else x
+def unfolded(x: Tensor, agents: int, axis: int = 0) -> Tensor:
+    """(B·A, …) → (B, A, …), a view; or another axis."""
+    return x.unflatten(axis, (-1, agents)) if agents > 1 else x
 
 
 def of_each(x: Tensor, agents: int, axes: int = 1) -> Tensor:

@@ -20,7 +20,7 @@ from gpusim_rl.core.states import (
     shared,
     store,
 )
-from gpusim_rl.envs.agents import folded, of_each, of_world, unfolded
+from gpusim_rl.envs.agents import of_each, of_world, unfolded
 from gpusim_rl.envs.check_methods import check_outputs, check_start
 from gpusim_rl.envs.observation import Observation, Observer
 from gpusim_rl.envs.readings import JOINTS
@@ -138,7 +138,17 @@ class Env:
         live |= {"sim/force": sim.force, "sim/fault": sim.fault(), "sim/overflow": sim.overflow}
         live |= dict(action=self.action, previous=self.previous, time=self.time) | self.memory
         live |= {f"model/{name}": sim.model(name) for name in self.task.fields}
+        numbers = self.rng_of_agents.rows()
+        live |= {self._of_agents(x): unfolded(numbers[x], self.agents) for x in numbers}
         return live | self.rng.rows()
+
+    def _of_agents(self, name: str) -> str:
+        """The name of a row of the agents' random numbers."""
+        return f"agents/{name}" if self.agents > 1 else name
+
+    def numbers_of_agents(self, rows: Rows) -> Rows:
+        """The rows of the agents' random numbers, as `Rng.of_rows` takes them."""
+        return {name: rows[self._of_agents(name)] for name in self.rng_of_agents.rows()}
 
     def state_of(self, rows: Rows) -> State:
         """The state that rows make up. Numbers that are float32 already are shared, not copied."""

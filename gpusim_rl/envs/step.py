@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.states import Rows, beside
-from gpusim_rl.envs.agents import folded, of_each
+from gpusim_rl.envs.agents import folded, of_each, of_world, unfolded
 from gpusim_rl.envs.observation import Observation
 from gpusim_rl.sim.base import LIMIT
 
@@ -44,6 +44,11 @@ class Step(NamedTuple):
     terminated: Tensor  # (B,) bool
     truncated: Tensor  # (B,) bool
     fault: Tensor  # (B,) bool
+
+    def of_worlds(self, agents: int) -> "Step":
+        """The same with reward, the mean of the agents, and flags of worlds (B / A,)."""
+        reward = of_world(unfolded(self.reward, agents), agents)
+        return Step(*self[:2], reward, *(x[::agents] for x in self[3:]))
 
 
 def ended(step: StepEnd | Step) -> Tensor:
