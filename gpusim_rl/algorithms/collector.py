@@ -11,33 +11,36 @@ from gpusim_rl.core.graphs import PartTimer, capture
 from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, view_columns
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.envs.dreams import row_columns
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.fused_step import FusedStep, WholeSample
+from gpusim_rl.envs.fused_step import FusedStep, WholeSample, kept_rows
 from gpusim_rl.envs.step import ended
 from gpusim_rl.networks.policy import Policy, SampleInParts, restarted
 
 
-def step_columns(views: Columns, policy: Policy) -> Columns:
-    """The columns that a control step can give, in the order in which it gives them.
+def step_columns(env: Env, policy: Policy) -> Columns:
+    """The columns that a control step of an Env can give, in the order in which it gives them.
 
     - `obs` (no,), `critic` (nc,): what actor and critic observe before the action;
     - what `policy.sample` stores, such as `action` (nu,);
     - `end` (nc,): the critic's observation at the end of the step, before any restart;
     - `reward`, `terminated`, `truncated`, `fault`;
-    - `end_obs` (no,): the actor's observation at the end, without noise.
+    - `end_obs` (no,): the actor's observation at the end, without noise;
+    - `rows/…` and `after/…`, as `Dreams` has them.
     """
+    views = env.views
     ends = dict(end=views["critic"], reward=NUMBER) | ENDS | dict(end_obs=views["actor"])
-    return view_columns(views) | policy.stored | ends
+    return view_columns(views) | policy.stored | ends | row_columns(env)
 
 
 def choose_columns(requested: Columns, available: Columns) -> Columns:
     """The requested columns, in the order in which a step gives them; ValueError if one is not."""
     for name, column in requested.items():
         if available.get(name) != column:
-            choices = ", ".join(f"{key} {x.shape}" for key, x in available.items())
+            choices = ", ".join(f"{k} {x.shape}" for k, x in available.items() if "/" not in k)
             raise ValueError(
                 f"the learner wants the column {name!r} {column.shape} of {column.dtype}, "
-                f"which a control step does not give: choose of {choices}"
+                f"which a control step does not give: choose of {choices} or spec.dreams.columns"
             )
     return {name: column for name, column in available.items() if name in requested}
 
@@ -117,7 +120,8 @@ class Collector:
             self.timer.start("control")
             return self.fused.act()
         sampled, memory = self.policy.sample(observation, self.memory, env.rng_of_agents)
-        self.record.put(self.row, dict(obs=observation.actor, critic=observation.critic) | sampled)
+        views = dict(obs=observation.actor, critic=observation.critic)
+        self.record.put(self.row, views | sampled | kept_rows(self.record, "rows", env.rows()))
         write(self.memory, memory)
         self.timer.start("control")  # in a graph it is a part of `act`
         env.apply_action(sampled["action"])
@@ -128,6 +132,7 @@ class Collector:
         if self.fused:
             began = self.fused.finish()
         else:
+            self.record.put(self.row, kept_rows(self.record, "after", self.env.rows()))
             end = self.env.finish_step()
             self.record.put(self.row, end._asdict())
             began = ended(end)

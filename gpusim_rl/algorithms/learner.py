@@ -36,6 +36,7 @@ class Spec:
     iteration: Tensor  # () int64, how many are done; whoever iterates counts it
     seed: int  # of every random number
     clip: float  # the largest action: those beyond ± this are clamped to it
+    dreams: Any = None  # a control step without its physics: `envs.dreams.Dreams`; not of a team
     teacher: Any = None  # an actor to imitate, which observes the critic's first columns
     # gives those of both views and of the action; ValueError if the task declares a wrong one
     mirrors: Callable[[], ViewMirrors | None] = lambda: None

@@ -20,6 +20,7 @@ from gpusim_rl.core.record import Record, row_bytes
 from gpusim_rl.core.sections import arguments, limits
 from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
 from gpusim_rl.envs.curriculum import Curriculum
+from gpusim_rl.envs.dreams import Dreams
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.runs.demonstrations import Demonstrations
@@ -129,7 +130,7 @@ def make_record(env: Env, learner: Any, rewards: list[Any], worlds: int, known: 
     for model in rewards:
         columns |= model.columns
     if known:
-        columns = choose_columns(columns, step_columns(env.views, learner.policy))
+        columns = choose_columns(columns, step_columns(env, learner.policy))
     what = f"num_envs={worlds} × a record of {learner.length} steps"
     check_free(what, learner.length * worlds * row_bytes(columns), env.device)
     return Record.zeros(columns, learner.length, worlds, device=env.device)
@@ -154,6 +155,7 @@ def make_spec(
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
         seed=env.seed,
         clip=env.task.clip,
+        dreams=Dreams(env) if env.agents == 1 else None,
         mirrors=partial(find_mirrors, env, env.task.history),
         group=env.group,
         captured=graph != "off" and not whole,

@@ -149,6 +149,7 @@ class FusedStep:
         values = {name: rows[name] for name in ("step/head", *named("policy/memory", self.memory))}
         chosen = self._by_agent(self.choose, values | env.numbers_of_agents(rows))
         views = dict(obs=rows["view/actor"], critic=rows["view/critic"])
+        views |= kept_rows(self.record, "rows", rows)
         return env.act(rows, chosen["record/action"]) | chosen | named("record", views)
 
     def choose(self, rows: Rows) -> Rows:
@@ -178,7 +179,7 @@ class FusedStep:
         changed |= {"step/worst": numbers, "step/worse": score > worst.row[0]}
         step = end.step.of_each(env.agents)._asdict()
         step = {name: x for name, x in step.items() if x is not None}
-        return changed | named("record", step)
+        return changed | named("record", step | kept_rows(self.record, "after", rows))
 
     def views(self, rows: Rows) -> Rows:
         """The observations after the restarts, prepared for the networks."""
@@ -213,6 +214,12 @@ class FusedStep:
             env.reset(self.restarted, scratch["start/qpos"], scratch["start/qvel"])
         self.kernels["views"]()
         return folded(of_each(self.restarted, env.agents), env.agents)
+
+
+def kept_rows(record: Record, group: str, rows: Rows) -> Rows:
+    """The rows of which a record has a column `<group>/<name>`, by the names of the columns."""
+    names = {x: x.partition("/") for x in record.columns}
+    return {x: rows[name] for x, (first, _, name) in names.items() if first == group}
 
 
 def named(prefix: str, values: Rows) -> Rows:

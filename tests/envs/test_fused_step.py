@@ -181,7 +181,7 @@ def test_choosing_changes_the_memory(memory):
         env = make_iteration(config).env
         network = config.algo.settings
         policy = Drifting(env.views, env.task.action_width, network, seed=1)
-        record = Record.zeros(step_columns(env.views, policy), 40, 16, device=env.device)
+        record = Record.zeros(step_columns(env, policy), 40, 16, device=env.device)
         timer = PartTimer(env.device)
         collectors.append(Collector(env, policy, record, graph="off", fuse=fuse, timer=timer))
         collectors[-1].collect(40)
