@@ -23,7 +23,8 @@ with common.needs(__name__, "rsl-rl-lib 5 or newer", "rsl"):
 
 
 class RslWorlds(VecEnv):
-    """B worlds of a task, or B agents of one with several, stepped together, restarted in the step in which their episode ends.
+    """B worlds of a task, or agents of its worlds, stepped together, restarted in the step in which
+    their episode ends.
 
     Observations: groups "policy" (B, no), what a robot measures with its noise, and "critic" (B,
     nc), the same without noise and what only the simulator knows. `extras["time_outs"]` (B,)

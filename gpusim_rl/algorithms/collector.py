@@ -49,7 +49,8 @@ class Collector:
     """Steps an Env with a policy. Everything is written in place; the device counts the step.
 
     Args:
-        record: (R, B, …) of the B rows of the Env, with columns of `step_columns`; after R steps it begins anew.
+        record: (R, B, …) of the Env's B rows, with columns of `step_columns`; after R steps it
+            begins anew.
         graph: "parts" captures each part of a step. The physics of a Sim that is not capturable
             stays outside, and so does the rest of the step.
         timer: takes the time of each part.

@@ -27,12 +27,13 @@ class StepEnd(NamedTuple):
 
     def of_each(self, agents: int) -> "StepEnd":
         """The end of each agent's step: (B, A, …) for several agents."""
-        flags = (of_each(x, agents) for x in self[2:5])
-        return StepEnd(*self[:2], *flags, self.end_obs)
+        terminated, truncated, fault = (of_each(x, agents) for x in self[2:5])
+        return self._replace(terminated=terminated, truncated=truncated, fault=fault)
 
     def rows(self, agents: int) -> "StepEnd":
         """The same in rows (B·A, …)."""
-        return StepEnd(*(x if x is None else folded(x, agents) for x in self.of_each(agents)))
+        each = self.of_each(agents)._asdict().items()
+        return self._replace(**{k: folded(x, agents) for k, x in each if x is not None})
 
 
 class Step(NamedTuple):

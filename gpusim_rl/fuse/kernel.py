@@ -181,9 +181,7 @@ class Kernel(Eager):
                     f"{key} has {cells.names.size} numbers where {place.now()[0].numel()} belong"
                 )
             row, late = self._overlap(place)
-            for j, (name, at) in enumerate(
-                zip(cells.names.ravel(), place.offsets(), strict=True)
-            ):
+            for j, (name, at) in enumerate(zip(cells.names.ravel(), place.offsets(), strict=True)):
                 target = entry(self.outputs[key], at)
                 over = entry(self.arguments[row], j) if row else ""
                 value = tracer.cast(name, cells.kind, kind)

@@ -74,10 +74,7 @@ def blank_memory(worlds: int, **nets: nn.Module) -> Memory:
 
 def restarted(memory: Memory, mask: Tensor) -> Memory:
     """The memory (B, …) of a policy, blank in the worlds of mask (B,), which begin an episode."""
-    return {
-        name: x.masked_fill(beside(mask.to(x.device), x), 0.0)
-        for name, x in memory.items()
-    }
+    return {name: x.masked_fill(beside(mask.to(x.device), x), 0.0) for name, x in memory.items()}
 
 
 class SampleInParts(nn.Module):

@@ -1,4 +1,4 @@
-"""Worlds with several agents, in rows of agents: `Task.agents`. The task is that of `tests/spread`."""
+"""Worlds with several agents, in rows of agents: `Task.agents`. The task is in `tests/spread`."""
 
 import dataclasses
 import re
@@ -15,8 +15,6 @@ from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config.sections import Config
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.load_task import load_task
-from gpusim_rl.evaluation.evaluate import evaluate
 from gpusim_rl.fuse.kernel import Kernel
 from tests.command_lines import command
 from tests.worlds import composed, goes_on, make_sim_of
@@ -72,37 +70,40 @@ def test_rows_are_those_folded_by_hand(here, central):
     assert team.num_rows == 6 and team.num_envs == body.num_rows == 2
     ends = 0
     for t in range(20):
-        seen = body.observation.critic.split([x * A for x in team.term_widths.values()], 1)
-        of_each = torch.cat([x.view(2, A, -1) for x in seen], 2)
-        critic = team.observation.critic.view(2, A, -1)
-        width = of_each.shape[2]
-        assert torch.equal(critic[..., :width], of_each)
-        if central:
-            assert critic.shape[2] == (1 + A) * width
-            assert torch.equal(critic[:, 1, width:], of_each.flatten(1))
-        names, at = list(team.term_widths), 0
-        for name, past in zip(names, body.observation.actor.split(widths(body), 1), strict=True):
-            steps, k = history.get(name, 1), team.term_widths[name]
-            mine = team.observation.actor[:, at : at + steps * k].view(2, A, steps, k)
-            assert torch.equal(mine, past.view(2, steps, A, k).transpose(1, 2)), name
-            at += steps * k
+        check_views(team, body, central)
         action = torch.randn(6, 2, generator=torch.Generator().manual_seed(t))
         for env, x in ((team, action), (body, action.view(2, 6))):
             env.apply_action(x)
             env.step_physics()
         mine, whole = team.finish_step(), body.finish_step()
-        assert mine.end.shape[0] == mine.end_obs.shape[0] == len(mine.reward) == 6
-        effort = (action.clamp(-1, 1).square().sum(1).view(2, A) * A * 0.01 * team.task.dt)
+        assert len(mine.end) == len(mine.end_obs) == len(mine.reward) == 6
+        effort = action.clamp(-1, 1).square().sum(1).view(2, A) * A * 0.01 * team.task.dt
         reward = whole.reward[:, None] + effort.mean(1, keepdim=True) - effort
         torch.testing.assert_close(mine.reward.view(2, A), reward, atol=1e-6, rtol=1e-5)
-        for name in ("terminated", "truncated", "fault"):
-            flags = getattr(mine, name).view(2, A)
-            assert torch.equal(flags, getattr(whole, name)[:, None].expand(-1, A))
+        for flags, right in zip(mine[2:5], whole[2:5], strict=True):
+            assert torch.equal(flags.view(2, A), right[:, None].expand(-1, A))
         ends += int(whole.truncated.sum())
     assert ends >= 6
     (names, sums), (_, right) = team.report(), body.report()
     torch.testing.assert_close(sums, right, atol=1e-5, rtol=1e-5)
     assert sums[names.index("steps")] == 40
+
+
+def check_views(team: Env, body: Env, central: bool) -> None:
+    """The views of each agent are its parts of those of one body."""
+    seen = body.observation.critic.split([x * A for x in team.term_widths.values()], 1)
+    of_each, critic = torch.cat([x.view(2, A, -1) for x in seen], 2), team.observation.critic
+    critic, width = critic.view(2, A, -1), of_each.shape[2]
+    assert torch.equal(critic[..., :width], of_each)
+    assert critic.shape[2] == (1 + A * central) * width
+    if central:
+        assert torch.equal(critic[:, 1, width:], of_each.flatten(1))
+    pasts, at = body.observation.actor.split(widths(body), 1), 0
+    for (name, k), past in zip(team.term_widths.items(), pasts, strict=True):
+        steps = team.task.history.get(name, 1)
+        mine = team.observation.actor[:, at : at + steps * k].view(2, A, steps, k)
+        assert torch.equal(mine, past.view(2, steps, A, k).transpose(1, 2)), name
+        at += steps * k
 
 
 def widths(env: Env) -> list[int]:

@@ -204,7 +204,9 @@ def test_results_are_written_where_a_row_was_read():
     live = {"a": torch.zeros(4, 1), "b": torch.ones(4, 1), "on": torch.arange(4) % 2 == 0}
     record, t = torch.zeros(3, 4, 5)[..., 2:3], torch.tensor([1])
     kept = torch.full((4, 1), 9.0)
-    pairs = torch.zeros(3, 8, 5)  # two rows for each world, of which the columns 1 and 2 are written
+    pairs = torch.zeros(
+        3, 8, 5
+    )  # two rows for each world, of which the columns 1 and 2 are written
 
     def function(r):
         both = torch.stack([r["a"] + 1, r["a"] + 2], 1) * torch.tensor([1.0, 10.0])

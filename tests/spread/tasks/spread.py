@@ -14,7 +14,7 @@ AGENTS = 3
 
 @dataclass(kw_only=True)
 class Spread(Task):
-    """What a disc observes, and what its effort costs, is its own; points and touches are shared."""
+    """What a disc observes and what its effort costs is its own; the other terms are shared."""
 
     ranges: ClassVar = dict(arena=POSITIVE, sigma=POSITIVE, sight=POSITIVE)
     agents: ClassVar = AGENTS
