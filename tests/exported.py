@@ -21,7 +21,7 @@ from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import evaluation_env
 from gpusim_rl.networks.policy import Actor
 from tests import onnx_operators
-from tests.worlds import make_policy, make_task, numbers
+from tests.worlds import make_policy, make_task, numbers, widths
 
 WORLDS, STEPS = 32, 40  # that a file is compared on
 onnx_operators.list_once()
@@ -47,7 +47,7 @@ class Exported(NamedTuple):
 def make_actor(env: Env, push: float = 20.0) -> Actor:
     """An untrained actor whose last layer is `push` times larger than at the start of training, so
     that its actions matter."""
-    actor = make_policy(*env.dims, hidden=(128, 128), seed=3).actor
+    actor = make_policy(*widths(env), hidden=(128, 128), seed=3).actor
     last: Any = actor.net[-1]
     with torch.no_grad():
         last.weight *= push

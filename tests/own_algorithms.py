@@ -51,7 +51,7 @@ class Settings(NetworkSettings):
 
 
 def make_policy(spec, cfg):
-    return ActorCritic(spec.dims, cfg, seed=spec.seed)
+    return ActorCritic(spec.views, spec.action_width, cfg, seed=spec.seed)
 
 
 class Clone:
@@ -61,8 +61,8 @@ class Clone:
 
     def __init__(self, spec, cfg):
         self.cfg, self.policy = cfg, make_policy(spec, cfg)
-        no, _, nu = spec.dims
-        self.columns = dict(obs=vector(no), action=vector(nu))
+        action = vector(spec.action_width)
+        self.columns = dict(obs=spec.views["actor"], action=action)
         self.optimizer = FlatAdam({"actor": [*self.policy.actor.parameters()]}, cfg.learning_rate)
         self.rates = tuple(self.optimizer.rates.values())
         self.miss = torch.zeros(1)

@@ -25,6 +25,7 @@ from gpusim_rl.commands.train import configure as check_words
 from gpusim_rl.commands.train import make_trainer
 from gpusim_rl.config import compose
 from gpusim_rl.config.sections import Config
+from gpusim_rl.core.record import vector
 from gpusim_rl.core.symmetry import ViewMirrors
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
@@ -189,6 +190,12 @@ def algo(**numbers: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != "name"}
 
 
+def widths(env: Env) -> tuple[int, int, int]:
+    """Widths of the actor's view, of the critic's and of the action: no, nc, nu."""
+    views = env.views
+    return *views["actor"].shape, *views["critic"].shape, env.task.action_width
+
+
 def make_policy(
     no: int,
     nc: int,
@@ -201,8 +208,8 @@ def make_policy(
 ) -> ActorCritic:
     """A policy with the network of conf/algo/ppo.yaml, but no symmetry; `keys` win."""
     network = {field.name: algo()[field.name] for field in fields(NetworkSettings)} | keys
-    dims, cfg = (no, nc, nu), NetworkSettings(**network)
-    return ActorCritic(dims, cfg, symmetry=symmetry, mirrors=mirrors, seed=seed)
+    cfg, views = NetworkSettings(**network), dict(actor=vector(no), critic=vector(nc))
+    return ActorCritic(views, nu, cfg, symmetry=symmetry, mirrors=mirrors, seed=seed)
 
 
 def sim_options(name: str) -> dict[str, Any]:
@@ -288,5 +295,5 @@ def make_ppo(
     ppo = join(env, PPO, settings, num_steps=num_steps, schedule=schedule or Curriculum())
     if seed is not None:
         network = {"hidden": hidden, "memory": memory, "memory_size": 12, "seed": seed}
-        ppo.policy.load_state_dict(make_policy(*env.dims, **network).state_dict())
+        ppo.policy.load_state_dict(make_policy(*widths(env), **network).state_dict())
     return ppo

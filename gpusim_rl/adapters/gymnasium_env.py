@@ -20,6 +20,7 @@ from gpusim_rl.adapters import common
 from gpusim_rl.config import compose
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.envs.agents import folded
 from gpusim_rl.viewer.offscreen import Camera
 
 with common.needs(__name__, "gymnasium 1.1 or newer", "gym"):
@@ -40,7 +41,7 @@ def array(x: Tensor) -> np.ndarray:
 
 # Why: docs/decisions/code.md
 class Worlds(VectorEnv):
-    """B worlds of a task, stepped together.
+    """B worlds of a task, stepped together; of a task with several agents, B agents.
 
     When `step` returns, a world whose episode ended has already begun its next one. The observation
     (B, no) float32 is the actor's: with the task's noise, in SI units, not normalized. The action
@@ -63,11 +64,11 @@ class Worlds(VectorEnv):
             choices = f"None, {', '.join(map(repr, MODES))}"
             raise ValueError(f"render_mode={render_mode!r}: choose one of {choices}")
         self.cfg, self.env, self.render_mode = cfg, common.make_env(cfg), render_mode
-        task, (no, _, nu) = self.env.task, self.env.dims
-        self.num_envs = self.env.num_envs
+        task, no = self.env.task, self.env.views["actor"].shape
+        self.num_envs = self.env.num_rows
         self.metadata = self.metadata | {"render_fps": round(1 / task.dt)}
-        self.single_observation_space = Box(-np.inf, np.inf, (no,), np.float32)
-        self.single_action_space = Box(-task.clip, task.clip, (nu,), np.float32)
+        self.single_observation_space = Box(-np.inf, np.inf, no, np.float32)
+        self.single_action_space = Box(-task.clip, task.clip, (task.action_width,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._camera: Camera | None = None
@@ -112,7 +113,8 @@ class Worlds(VectorEnv):
             raise ValueError(f"{wrong}: expected {self.action_space.shape}")
         env, ends = self.env, []
         # Before `step` returns, the worlds whose episode ended have another state and past.
-        step = env.step(action, lambda s: ends.append(env.observer.final(s, env.rows())))
+        final_view = lambda s: folded(env.observer.final(s, env.rows()), env.agents)  # noqa: E731
+        step = env.step(action, lambda s: ends.append(final_view(s)))
         arrays = map(array, (*step.observation, *step[1:]))
         obs, critic, end, reward, terminated, truncated, fault = arrays
         truncated, info = truncated | fault, self._info(critic, fault)
@@ -132,10 +134,11 @@ class Worlds(VectorEnv):
         return {"critic": critic, "_critic": mask.copy(), "fault": fault, "_fault": mask.copy()}
 
     def render(self) -> tuple[np.ndarray, ...] | None:
-        """A picture (360, 480, 3) uint8 of each world; None unless render_mode is "rgb_array"."""
+        """A picture (360, 480, 3) uint8 for each row; None unless render_mode is "rgb_array"."""
         if self._camera is None:
             return None
-        return tuple(self._camera(qpos) for qpos in array(self.env.sim.qpos))
+        pictures = [self._camera(qpos) for qpos in array(self.env.sim.qpos)]
+        return tuple(x for x in pictures for _ in range(self.env.agents))
 
     def close_extras(self, **kwargs: object) -> None:
         """Free the OpenGL context."""
@@ -154,6 +157,8 @@ class World(gymnasium.Env):
 
     def __init__(self, task: str, **keys: Any):
         self.worlds = make(task, 1, **keys)
+        if (agents := self.worlds.num_envs) > 1:
+            raise ValueError(f"task={task} has {agents} agents in a world: use gymnasium.make_vec")
         self.render_mode = self.worlds.render_mode
         self.metadata = self.metadata | {"render_fps": self.worlds.metadata["render_fps"]}
         self.observation_space = self.worlds.single_observation_space

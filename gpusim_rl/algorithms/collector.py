@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.graphs import PartTimer, capture
-from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, vector
+from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, view_columns
 from gpusim_rl.core.states import Live, per_world
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.dreams import row_columns
@@ -28,9 +28,9 @@ def step_columns(env: Env, policy: Policy) -> Columns:
     - `end_obs` (no,): the actor's observation at the end, without noise;
     - `rows/…` and `after/…`, as `Dreams` has them.
     """
-    no, nc, _ = env.dims
-    ends = dict(end=vector(nc), reward=NUMBER) | ENDS | dict(end_obs=vector(no))
-    return dict(obs=vector(no), critic=vector(nc)) | policy.stored | ends | row_columns(env)
+    views = env.views
+    ends = dict(end=views["critic"], reward=NUMBER) | ENDS | dict(end_obs=views["actor"])
+    return view_columns(views) | policy.stored | ends | row_columns(env)
 
 
 def choose_columns(requested: Columns, available: Columns) -> Columns:
@@ -46,10 +46,11 @@ def choose_columns(requested: Columns, available: Columns) -> Columns:
 
 
 class Collector:
-    """Steps B worlds with a policy. Everything is written in place; the device counts the step.
+    """Steps an Env with a policy. Everything is written in place; the device counts the step.
 
     Args:
-        record: (T, B, …) with columns of `step_columns`; after T steps it begins anew.
+        record: (T, B, …) of the Env's B rows, with columns of `step_columns`; after T steps it
+            begins anew.
         graph: "parts" captures each part of a step. The physics of a Sim that is not capturable
             stays outside, and so does the rest of the step.
         timer: takes the time of each part.
@@ -71,8 +72,8 @@ class Collector:
         timer: PartTimer,
     ):
         self.env, self.policy, self.record, self.timer = env, policy, record, timer
-        self.memory = policy.blank_memory(env.num_envs)
-        record.memory = policy.blank_memory(env.num_envs)
+        self.memory = policy.blank_memory(env.num_rows)
+        record.memory = policy.blank_memory(env.num_rows)
         env.shows_end = "end_obs" in record.columns
         self.row = torch.zeros(1, dtype=torch.int64, device=env.device)
         self.fused: FusedStep | None = None
@@ -113,7 +114,7 @@ class Collector:
             write(self.memory, self.fused.compute())
             self.timer.start("control")
             return self.fused.act()
-        sampled, memory = self.policy.sample(observation, self.memory, env.rng)
+        sampled, memory = self.policy.sample(observation, self.memory, env.rng_of_agents)
         views = dict(obs=observation.actor, critic=observation.critic)
         self.record.put(self.row, views | sampled | kept_rows(self.record, "rows", env.rows()))
         write(self.memory, memory)
@@ -124,8 +125,7 @@ class Collector:
     def finish_step(self) -> None:
         """The part after the physics. In place."""
         if self.fused:
-            self.fused.finish()
-            began = self.fused.restarted
+            began = self.fused.finish()
         else:
             self.record.put(self.row, kept_rows(self.record, "after", self.env.rows()))
             end = self.env.finish_step()

@@ -78,7 +78,8 @@ class Iteration(Player):
         self.group, self.timer, self.record = spec.group, spec.timer, ring or source.record
         self.rewards, self.graph, self.algorithm = rewards, graph, algorithm
         self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
-        self.size = spec.num_steps * spec.num_envs  # control steps in an iteration
+        # control steps of worlds in an iteration
+        self.size = spec.num_steps * spec.num_envs // env.agents
         self.logged = 0  # iterations at the last report, known to the host as `iterations` is
         made = [x for model in (learner, *rewards) for x in model.metrics]
         self.metrics = (*env.statistics.metrics, *METRICS, *made)

@@ -29,16 +29,17 @@ from gpusim_rl.networks.policy import Policy
 class Spec:
     """Shapes, processes and random numbers that a learner is made from."""
 
-    dims: tuple[int, int, int]  # widths of both views and of the action: no, nc, nu
-    num_envs: int  # B, worlds of this process
+    views: Columns  # of a world, by name: `actor` (no,), `critic` (nc,), and a task's own
+    action_width: int  # nu
+    num_envs: int  # B, rows of this process: worlds, or agents where a world has several
     num_steps: int  # T, control steps of each in an iteration
     horizon: int  # control steps of an episode
     dt: float  # the control period [s]
-    worlds: Tensor  # (B,) int64 global ids
+    worlds: Tensor  # (B,) int64 global ids of the rows
     iteration: Tensor  # () int64, how many are done; whoever iterates counts it
     seed: int  # of every random number
     clip: float  # the largest action: those beyond ± this are clamped to it
-    dreams: Any = None  # a control step without its physics: `envs.dreams.Dreams`
+    dreams: Any = None  # a control step without its physics: `envs.dreams.Dreams`; not of a team
     # what keys of files gave: also `demos`, with the section `cloning`, and `teacher`, an actor to
     # imitate, which observes the critic's first columns
     given: Given = field(default_factory=dict)

@@ -19,6 +19,7 @@ from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import CODE
+from gpusim_rl.core.record import vector
 from gpusim_rl.core.states import check_layout, layout
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
@@ -98,7 +99,7 @@ def make_player(config: Config) -> Player:
 def record_run(config: Config, player: Player, episodes: int, seed: int = SEED) -> Demonstrations:
     """Episodes of the policy of a run, on the model's own physics."""
     env = demonstration_env(config, player.env.task, episodes, seed)
-    return demonstrate(mean_action(player.policy, episodes), env, config.task.name)
+    return demonstrate(mean_action(player.policy, env.num_rows), env, config.task.name)
 
 
 def demonstration_env(config: Config, task: Task, episodes: int, seed: int) -> Env:
@@ -117,8 +118,9 @@ def load_teacher(cfg: Config, env: Env) -> Any:
     """
     state, metadata, file = load_last(Path(str(cfg.teacher)), env.group)
     name, numbers = teacher_settings(cfg, metadata, file)
-    algorithm, dims = load_learner(name), (sum(env.term_widths.values()), *env.dims[1:])
-    unhidden = {"dims": dims, "mirrors": partial(find_mirrors, env, {})}
+    algorithm, width = load_learner(name), sum(env.term_widths.values())
+    views = env.views | {"actor": vector(width)}
+    unhidden = {"views": views, "mirrors": partial(find_mirrors, env, {})}
     spec = replace(make_spec(env, RunSpec(num_steps=cfg.num_steps)), **unhidden)
     actor: Any = algorithm.make_policy(spec, algorithm.settings(**numbers)).actor
     state = {name.removeprefix(ACTOR): x for name, x in state.items() if name.startswith(ACTOR)}

@@ -118,10 +118,12 @@ def make_record(columns: Columns, spec: Spec, size: RingSpec | None) -> tuple[Re
 def make_spec(env: Env, run: RunSpec) -> Spec:
     """The specification of a learner for an Env, or for as many worlds like its."""
     whole = run.graph == "whole" and env.sim.capturable
-    count, rank = run.num_envs or 0, env.group.rank
-    worlds = torch.arange(count, device=env.device) + rank * count if count else env.rng.worlds
+    count = (run.num_envs or 0) * env.agents
+    ours = torch.arange(count, device=env.device) + env.group.rank * count
+    worlds = ours if count else env.rng_of_agents.worlds
     return Spec(
-        dims=env.dims,
+        views=env.views,
+        action_width=env.task.action_width,
         num_envs=len(worlds),
         num_steps=run.num_steps,
         horizon=env.task.horizon,
@@ -130,7 +132,7 @@ def make_spec(env: Env, run: RunSpec) -> Spec:
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
         seed=env.seed,
         clip=env.task.clip,
-        dreams=Dreams(env),
+        dreams=Dreams(env) if env.agents == 1 else None,
         given=run.given,
         mirrors=partial(find_mirrors, env, env.task.history),
         group=env.group,

@@ -34,6 +34,11 @@ def vector(width: int) -> Column:
     return Column((width,))
 
 
+def view_columns(views: Columns) -> Columns:
+    """The columns of a record that hold views: `obs` is the actor's, others have their names."""
+    return {"obs" if name == "actor" else name: column for name, column in views.items()}
+
+
 class Record:
     """Rows (…, width) whose columns have names: `record.reward` is a view of that column.
 

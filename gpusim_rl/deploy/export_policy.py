@@ -45,8 +45,8 @@ def export_policy(player: Player, cfg: Config, run: Path, path: Path | None = No
     env = evaluation_env(player.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
     # What ONNX is compared with runs on the CPU: a GPU may multiply matrices in TF32.
     policy = copy.deepcopy(player.policy).cpu()
-    controller = Controller(env.task, policy.actor, policy.actor.blank_memory(1))
-    mean, saved = MeanAction(policy, WORLDS), read_evaluated(run, player, controller)
+    controller = Controller(env.task, policy.actor, policy.actor.blank_memory(env.agents))
+    mean, saved = MeanAction(policy, env.num_rows), read_evaluated(run, player, controller)
 
     def act(obs: Tensor, began: Tensor) -> Tensor:
         mean.restart(began)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.record import Column, Columns, Record, vector
+from gpusim_rl.core.record import Column, Columns, Record, view_columns
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Rows
 from gpusim_rl.envs.env import End, Env
@@ -17,7 +17,12 @@ FIRST = 2**31  # number of the first dreamed world: no simulated one draws the s
 
 
 def row_columns(env: Env) -> Columns:
-    """The columns that hold rows of an Env: `rows/…` before an action, `after/…` after physics."""
+    """The columns that hold rows of an Env: `rows/…` before an action, `after/…` after physics.
+
+    None in worlds of several agents: a row of the record is then one of an agent.
+    """
+    if env.agents > 1:
+        return {}
     rows = {k: x for k, x in env.rows().items() if not k.startswith(UNUSED) and k not in VIEWS}
     after = {f"after/{name}": rows[name] for name in PHYSICS}
     columns = {f"rows/{name}": x for name, x in rows.items()} | after
@@ -43,8 +48,7 @@ class Dreams:
 
     def __init__(self, env: Env):
         self._env, self.model = env, env.task.mjm
-        no, nc, _ = env.dims
-        self.columns: Columns = dict(obs=vector(no), critic=vector(nc)) | row_columns(env)
+        self.columns: Columns = view_columns(env.views) | row_columns(env)
 
     def rows(self) -> Rows:
         """The live rows (B, …) of the worlds, by name."""

@@ -3,6 +3,7 @@
 The actor's terms are computed of what the robot measures, the critic's of the truth.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Rows
+from gpusim_rl.envs.agents import of_each, unfolded
 from gpusim_rl.envs.declarations import check_shown_by
 from gpusim_rl.envs.history import History
 from gpusim_rl.envs.measurement import Measurement
@@ -18,7 +20,7 @@ from gpusim_rl.envs.task import Task
 
 
 class Observation(NamedTuple):
-    """Observations of the networks at one moment."""
+    """Observations of the networks at one moment, in rows: B of them are B / A worlds."""
 
     actor: Tensor  # (B, no)  the actor: terms of what a robot measures, with their history
     critic: Tensor  # (B, nc)  the critic: the true terms, and what only the simulator knows
@@ -39,15 +41,16 @@ class Observer:
 
     def __init__(self, task: Task, state: State, noise: dict[str, float]):
         self.task, n, device = task, len(state.time), state.time.device
-        self.term_widths = {name: value.shape[1] for name, value in task.observe(state).items()}
+        self.agents = task.agents
+        self.term_widths = {name: value.shape[-1] for name, value in task.observe(state).items()}
         self._check_terms()
         self.measurement = Measurement(task, n, noise, device)
         multiple = not set(task.history.values()) <= {1}
-        self.history = History(self.term_widths, task.history, n, device) if multiple else None
+        shape = n, *task.action_shape[:-1]
+        self.history = History(self.term_widths, task.history, shape, device) if multiple else None
         no = self.history.width if self.history else sum(self.term_widths.values())
-        self.observation = Observation(
-            *(torch.zeros(n, width, device=device) for width in (no, self.critic(state).shape[1]))
-        )
+        widths, rows = (no, self.critic(state).shape[-1]), n * task.agents
+        self.observation = Observation(*(torch.zeros(rows, x, device=device) for x in widths))
 
     def _check_terms(self) -> None:
         """ValueError if a key names no term or body, or every term is hidden."""
@@ -62,8 +65,11 @@ class Observer:
             raise ValueError("task.hide names every term: the actor would observe nothing")
 
     def actor(self, s: State) -> Tensor:
-        """(B, n)"""
-        return torch.cat(list(self.task.observe(s).values()), dim=1)
+        """(B, n), or (B, A, n) of a team."""
+        return self._joined(self.task.observe(s).values())
+
+    def _joined(self, terms: Iterable[Tensor]) -> Tensor:
+        return torch.cat([of_each(x, self.agents, 2) for x in terms], dim=-1)
 
     def columns(self, term: str) -> Tensor:
         """(k, width) the actor's columns of a term, at each of the k moments that it observes."""
@@ -75,8 +81,8 @@ class Observer:
         return of_term.nonzero()[:, 0].view(-1, width)
 
     def critic(self, s: State) -> Tensor:
-        """(B, nc)"""
-        return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
+        """(B, nc), or (B, A, nc) of a team."""
+        return self._joined([*self.task.observe(s).values(), *self.task.privileged(s).values()])
 
     def observe(
         self, s: State, rows: Rows, rng: Rng, began: Tensor | None, critic: Tensor | None = None
@@ -103,7 +109,8 @@ class Observer:
 
     def rows(self) -> Rows:
         """The live rows that `observe` changes."""
-        views = {f"view/{name}": x for name, x in self.observation._asdict().items()}
+        views = self.observation._asdict().items()
+        views = {f"view/{name}": unfolded(x, self.agents) for name, x in views}
         history = self.history.state() if self.history else {}
         return self.measurement.rows() | history | views
 

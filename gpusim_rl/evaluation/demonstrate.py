@@ -32,7 +32,7 @@ MODEL += ("actuator_gainprm", "actuator_biasprm", "actuator_gear", "dof_armature
 def demonstrate(
     act: Act, env: Env, name: str, progress: Callable[[str], None] | None = None
 ) -> Demonstrations:
-    """The first episode of each world of an Env; those with a fault are left out.
+    """The first episode of each row of an Env; those with a fault are left out.
 
     ValueError if every world failed by a fault.
 
@@ -42,11 +42,11 @@ def demonstrate(
         name: of the task.
         progress: takes a line now and then, if there is no terminal.
     """
-    columns = demonstration_columns(env.dims)
-    steps, worlds, clip = env.task.horizon, env.num_envs, env.task.clip
-    record = Record.zeros(columns, steps, worlds, device=env.device)
-    alive = torch.ones(worlds, dtype=torch.bool)
-    lived, sound = torch.zeros(steps, worlds, dtype=torch.bool), alive.clone()
+    columns = demonstration_columns(env.views, env.task.action_width)
+    steps, n, clip = env.task.horizon, env.num_rows, env.task.clip
+    record = Record.zeros(columns, steps, n, device=env.device)
+    alive = torch.ones(n, dtype=torch.bool)
+    lived, sound = torch.zeros(steps, n, dtype=torch.bool), alive.clone()
     for t in counted(steps, "recording", progress) if progress else range(steps):
         views = {"obs": env.observation.actor.clone(), "critic": env.observation.critic.clone()}
         action = act(env).clamp(-clip, clip)
@@ -66,7 +66,7 @@ def demonstrate(
 
 def describe_env(name: str, env: Env) -> dict[str, str]:
     """What demonstrations of an Env say of it: see `Demonstrations.description`."""
-    columns = demonstration_columns(env.dims)
+    columns = demonstration_columns(env.views, env.task.action_width)
     schema = Record.zeros(columns, 0, device=env.device).schema
     terms, model = json.dumps(env.term_widths), model_digest(env.task.mjm)
     return dict(task=name, dt=f"{env.task.dt:g}", terms=terms, model=model, schema=schema)
@@ -78,7 +78,7 @@ def model_digest(m: mujoco.MjModel) -> str:
     return hashlib.sha256("\n".join([repr(m.names), *numbers]).encode()).hexdigest()[:16]
 
 
-def mean_action(policy: Policy, worlds: int) -> Act:
+def mean_action(policy: Policy, rows: int) -> Act:
     """Acts with a policy's mean action."""
-    act = MeanAction(policy, worlds)
+    act = MeanAction(policy, rows)
     return lambda env: act(env.observation.actor)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.record import NUMBER, Columns, Record, vector
+from gpusim_rl.core.record import NUMBER, Columns, Record, vector, view_columns
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.states import Rows, check_layout, layout
+from gpusim_rl.core.states import Rows, beside, check_layout, layout
 from gpusim_rl.core.symmetry import MirrorModule, ViewMirrors, unmoved
 from gpusim_rl.networks.calibration import Calibration
 from gpusim_rl.networks.distributions import Distribution, Gaussian
@@ -74,10 +74,7 @@ def blank_memory(worlds: int, **nets: nn.Module) -> Memory:
 
 def restarted(memory: Memory, mask: Tensor) -> Memory:
     """The memory (B, …) of a policy, blank in the worlds of mask (B,), which begin an episode."""
-    return {
-        name: x.masked_fill(mask.to(x.device).view(-1, *[1] * (x.ndim - 1)), 0.0)
-        for name, x in memory.items()
-    }
+    return {name: x.masked_fill(beside(mask.to(x.device), x), 0.0) for name, x in memory.items()}
 
 
 class SampleInParts(nn.Module):
@@ -103,7 +100,7 @@ class ActorCritic(SampleInParts):
     """A Gaussian actor with a state-independent standard deviation, and a critic that sees more.
 
     Args:
-        dims: widths of the actor's and the critic's observation and of the action: no, nc, nu.
+        views: shapes of the views, `actor` (no,) and `critic` (nc,); action_width: nu.
         cfg: layers, memory and noise.
         symmetry: with "net" both networks commute with the mirror, and `cfg.hidden` counts both
             units of each pair. "augment" is applied by PPO. All but "none" need `mirrors`;
@@ -116,7 +113,8 @@ class ActorCritic(SampleInParts):
 
     def __init__(
         self,
-        dims: tuple[int, int, int],
+        views: Columns,
+        action_width: int,
         cfg: NetworkSettings,
         *,
         symmetry: str = "none",
@@ -131,9 +129,9 @@ class ActorCritic(SampleInParts):
             raise ValueError(f"algo.min_std={least} must lie between 0 and algo.std={std}")
         if cfg.memory != "none" and symmetry != "none":
             raise ValueError(f"algo.memory={cfg.memory} needs algo.symmetry=none, not {symmetry}")
-        self._set_mirrors(symmetry, mirrors, dims)
-        no, nc, nu = dims
-        self.views, self.amp = dict(obs=vector(no), critic=vector(nc)), cfg.amp
+        (no,), (nc,), nu = views["actor"].shape, views["critic"].shape, action_width
+        self._set_mirrors(symmetry, mirrors, (no, nc, nu))
+        self.views, self.amp = view_columns(views), cfg.amp
         layers = HiddenLayers(cfg.hidden, cfg.activation, torch.Generator().manual_seed(seed))
         # gain 0.01: first mean actions are near zero, and std explores (arXiv:2006.05990)
         if symmetry == "net" and mirrors:
@@ -150,14 +148,14 @@ class ActorCritic(SampleInParts):
         self.critic = critic
 
     def _set_mirrors(
-        self, symmetry: str, mirrors: ViewMirrors | None, dims: tuple[int, int, int]
+        self, symmetry: str, mirrors: ViewMirrors | None, widths: tuple[int, int, int]
     ) -> None:
         self.symmetry, self.mirrors = symmetry, mirrors
         self.obs_mirror = self.critic_mirror = self.action_mirror = None
         if symmetry == "none":
             return
-        if mirrors is None or tuple(len(flip.order) for flip in mirrors) != dims:
-            no, nc, nu = dims
+        if mirrors is None or tuple(len(flip.order) for flip in mirrors) != widths:
+            no, nc, nu = widths
             raise ValueError(
                 f"algo.symmetry={symmetry}: the mirrors do not fit"
                 f" observations of {no} and {nc} and actions of {nu} numbers"

@@ -44,7 +44,7 @@ class SoftActorCritic(SampleInParts):
     """A Gaussian actor whose actions are squashed to ±bound, and critics of state and action.
 
     Args:
-        dims: widths of the actor's and the critic's observation and of the action: no, nc, nu.
+        views: shapes of the views, `actor` (no,) and `critic` (nc,); action_width: nu.
         bound: the largest action.
         mirrors: with which all networks commute; None for networks that know no mirror.
 
@@ -55,7 +55,8 @@ class SoftActorCritic(SampleInParts):
 
     def __init__(
         self,
-        dims: tuple[int, int, int],
+        views: Columns,
+        action_width: int,
         *,
         hidden: tuple[int, ...],
         activation: str,
@@ -64,7 +65,7 @@ class SoftActorCritic(SampleInParts):
         seed: int,
     ):
         super().__init__()
-        no, nc, nu = dims
+        (no,), (nc,), nu = views["actor"].shape, views["critic"].shape, action_width
         self.nu, self.bound = nu, bound
         layers = HiddenLayers(hidden, activation, torch.Generator().manual_seed(seed))
         if mirrors:

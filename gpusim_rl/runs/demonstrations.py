@@ -13,13 +13,13 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from gpusim_rl.core.files import write_whole
-from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
+from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector, view_columns
 from gpusim_rl.runs.checkpoints import read_tensors
 
 FORMAT = "1"
 
 
-def demonstration_columns(dims: tuple[int, int, int]) -> Columns:
+def demonstration_columns(views: Columns, action_width: int) -> Columns:
     """The columns of a recorded step.
 
     - `obs` (no,), `critic` (nc,): what actor and critic observe before the action;
@@ -27,9 +27,8 @@ def demonstration_columns(dims: tuple[int, int, int]) -> Columns:
     - `end` (nc,): the critic's observation at the end of the step, before any restart;
     - `reward`, `terminated`, `truncated`: the last two end an episode.
     """
-    no, nc, nu = dims
-    views = dict(obs=vector(no), critic=vector(nc), action=vector(nu), end=vector(nc))
-    return views | dict(reward=NUMBER, terminated=FLAG, truncated=FLAG)
+    columns = view_columns(views) | dict(action=vector(action_width), end=views["critic"])
+    return columns | dict(reward=NUMBER, terminated=FLAG, truncated=FLAG)
 
 
 @dataclass(frozen=True)
@@ -129,9 +128,10 @@ def packed_record(tensors: dict[str, Tensor], path: Path) -> Record:
 
     ValueError if they are no demonstrations, or hold a number that is not finite.
     """
-    widths = [tensors[name].shape[-1] for name in ("obs", "critic", "action") if name in tensors]
-    columns = demonstration_columns((*widths, 0, 0, 0)[:3])  # type: ignore[arg-type]
-    size = len(tensors["obs"]) if widths else 0
+    names = ("obs", "critic", "action")
+    no, nc, nu = (tensors[name].shape[-1] if name in tensors else 0 for name in names)
+    columns = demonstration_columns(dict(actor=vector(no), critic=vector(nc)), nu)
+    size = len(tensors["obs"]) if "obs" in tensors else 0
     for name, column in columns.items():
         x = tensors.get(name)
         if x is None or x.shape != (size, *column.shape) or x.dtype != column.dtype:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.command_lines import one_line
-from tests.worlds import SIMS, TASKS, make_env
+from tests.worlds import SIMS, TASKS, make_env, widths
 
 pytest.importorskip("gymnasium", reason="gymnasium is missing: pip install 'gpusim_rl[gym]'")
 
@@ -79,7 +79,7 @@ def test_make_vec_is_make():
     """`gymnasium.make_vec` and `make` give the same worlds, with the task's widths and limits."""
     worlds = make(seed=5)
     other = gymnasium.make_vec("gpusim_rl/quadruped-v0", num_envs=4, seed=5, **KEYS)
-    no, _, nu = worlds.env.dims
+    no, _, nu = widths(worlds.env)
     assert isinstance(other, gymnasium_env.Worlds)
     assert worlds.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     assert worlds.observation_space.shape == (4, no) and worlds.single_action_space.shape == (nu,)

@@ -13,7 +13,7 @@ from gpusim_rl.algorithms.rewards.amp.amp import AMP, term_columns
 from gpusim_rl.algorithms.rewards.amp.settings import Settings
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
-from gpusim_rl.core.record import Record
+from gpusim_rl.core.record import Record, vector
 from gpusim_rl.evaluation.demonstrate import describe_env
 from gpusim_rl.runs.demonstrations import Demonstrations, demonstration_columns
 from tests.algorithms.test_rnd import halves_are_one
@@ -21,7 +21,7 @@ from tests.guard import reads_nothing
 from tests.worlds import TASKS, goes_on, make_config
 
 T, B, N, DT = 3, 4, 40, 0.05
-DIMS = (2, 5, 1)
+VIEWS = dict(actor=vector(2), critic=vector(5))
 NUMBERS: dict[str, Any] = dict(demos="", weight=2.0, terms=["b", "a"], learning_rate=1e-3, steps=2)
 NUMBERS |= dict(batch=8, gradient_penalty=3.0, hidden=[6])
 
@@ -29,9 +29,9 @@ NUMBERS |= dict(batch=8, gradient_penalty=3.0, hidden=[6])
 def shown() -> Demonstrations:
     """Random transitions, one long episode of a view with the terms a (2 columns) and b (1)."""
     g = torch.Generator().manual_seed(5)
-    record = Record.zeros(demonstration_columns(DIMS), N, device=torch.device("cpu"))
+    record = Record.zeros(demonstration_columns(VIEWS, 1), N, device=torch.device("cpu"))
     for name in ("critic", "end"):
-        record.column(name).copy_(1 + 2 * torch.randn(N, DIMS[1], generator=g))
+        record.column(name).copy_(1 + 2 * torch.randn(N, 5, generator=g))
     record.column("truncated")[-1] = 1.0
     return Demonstrations(record, {"terms": json.dumps({"a": 2, "b": 1})})
 
@@ -39,7 +39,8 @@ def shown() -> Demonstrations:
 def make(worlds: slice = slice(0, B), group: ProcessGroup = SINGLE, **numbers: Any) -> AMP:
     """A small model of some of the worlds."""
     ids = torch.arange(B)[worlds]
-    about = dict(dims=DIMS, num_envs=len(ids), num_steps=T, horizon=10, dt=DT, clip=1.0, worlds=ids)
+    about = dict(views=VIEWS, action_width=1, num_envs=len(ids), num_steps=T, horizon=10, dt=DT)
+    about |= dict(clip=1.0, worlds=ids)
     count, given = torch.zeros((), dtype=torch.int64), {"reward.demos": shown()}
     spec = Spec(**about, iteration=count, seed=1, threads=1, group=group, given=given)  # type: ignore
     return AMP(spec, Settings(**NUMBERS | numbers))
@@ -50,7 +51,7 @@ def rollout(seed: int, worlds: slice = slice(0, B)) -> Record:
     g = torch.Generator().manual_seed(seed)
     record = Record.zeros(make().columns, T, B, device=torch.device("cpu"))
     for name in ("critic", "end"):
-        record.column(name).copy_(torch.randn(T, B, DIMS[1], generator=g))
+        record.column(name).copy_(torch.randn(T, B, 5, generator=g))
     record.column("fault")[1, 2] = 1.0
     record.end[1, 2] = torch.nan
     return Record(record.columns, {k: x[:, worlds].clone() for k, x in record.parts.items()})
@@ -139,7 +140,7 @@ def style(folder: Path, *about: str) -> list[str]:
     words += ["device=cpu", "sim.threads=1", "fuse=off", "task.episode=0.2", "reward.batch=16"]
     env = make_iteration(make_config(*words[:-1])).env
     terms = f"reward.terms=[{next(iter(env.term_widths))}]"
-    columns = demonstration_columns(env.dims)
+    columns = demonstration_columns(env.views, env.task.action_width)
     record = Record.zeros(columns, 20, device=torch.device("cpu"))
     record.rows.copy_(torch.randn(record.rows.shape, generator=torch.Generator().manual_seed(1)))
     record.action.clamp_(-env.task.clip, env.task.clip)

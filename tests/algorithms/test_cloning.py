@@ -8,14 +8,14 @@ import torch
 
 from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.assembly.iteration import make_iteration
-from gpusim_rl.core.record import Record
+from gpusim_rl.core.record import Record, vector
 from gpusim_rl.core.states import copy_state
 from gpusim_rl.evaluation.demonstrate import describe_env
 from gpusim_rl.runs.demonstrations import Demonstrations, demonstration_columns
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY
 from tests.guard import reads_nothing
-from tests.worlds import check_words, differing, goes_on, make_config
+from tests.worlds import check_words, differing, goes_on, make_config, widths
 
 WORDS = ("task=cartpole", *TINY, "log=none", "algo.num_minibatches=2", "algo.symmetry=none")
 WORDS += tuple(f"cloning.{x}" for x in ("batch=8", "anchor_steps=2", "critic_iterations=1"))
@@ -26,7 +26,8 @@ WORDS += ("cloning.epochs=3",)
 def shown(tmp_path_factory) -> Path:
     """Two episodes of 10 and 20 steps on cartpole; the action is a function of the observation."""
     env = make_iteration(make_config(*WORDS)).env
-    record = Record.zeros(demonstration_columns(env.dims), 30, device=torch.device("cpu"))
+    columns = demonstration_columns(env.views, env.task.action_width)
+    record = Record.zeros(columns, 30, device=torch.device("cpu"))
     generator = torch.Generator().manual_seed(1)
     for name in ("obs", "critic", "end"):
         x = record.column(name)
@@ -149,8 +150,9 @@ def test_a_training_begins_as_a_clone(shown, tmp_path, capsys):
 def test_steps_that_the_metadata_do_not_describe(shown, tmp_path):
     """Wider observations than the file says, and actions beyond `task.clip`, are one line."""
     demos, env = Demonstrations.read(shown), make(shown).env
-    no, nc, nu = env.dims
-    wide = Record.zeros(demonstration_columns((no + 1, nc, nu)), 30, device=torch.device("cpu"))
+    no, _, nu = widths(env)
+    columns = demonstration_columns(env.views | dict(actor=vector(no + 1)), nu)
+    wide = Record.zeros(columns, 30, device=torch.device("cpu"))
     wide.column("truncated")[29] = 1.0
     demos.record.action[3] = -1e30
     for record, says in (

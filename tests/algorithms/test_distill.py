@@ -26,7 +26,7 @@ def distilling(name: str = "cartpole", num_envs: int = 8, num_steps: int = 4, **
     """Distillation in short episodes; the teacher's actions lie far beyond what Env takes."""
     hide = ("speeds",) if name in ("cartpole", "quadruped") else ()
     env = make_env(name, num_envs, episode=0.2, hide=hide)
-    no, nu = sum(env.term_widths.values()), env.dims[2]
+    no, nu = sum(env.term_widths.values()), env.task.action_width
     teacher = make_policy(no, no, nu, hidden=(16,), seed=5).actor.requires_grad_(False)
     for p in teacher.parameters():
         p.mul_(100.0)

@@ -34,7 +34,7 @@ class Reader(PPO):
 
     def __init__(self, spec: Spec, settings: Any):
         super().__init__(spec, settings)
-        self.columns: Columns = self.columns | {"end_obs": vector(spec.dims[0])}
+        self.columns: Columns = self.columns | {"end_obs": spec.views["actor"]}
         self.seen = torch.zeros(())
 
     def update(self, ring: Ring) -> None:

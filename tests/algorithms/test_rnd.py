@@ -21,7 +21,7 @@ from gpusim_rl.config import numbers
 from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.metrics import described, public_name
-from gpusim_rl.core.record import Record
+from gpusim_rl.core.record import Record, vector
 from gpusim_rl.core.states import copy_state
 from gpusim_rl.training.loop import ABOVE
 from gpusim_rl.training.trainer import Trainer
@@ -39,7 +39,14 @@ def make(worlds: slice = slice(0, B), group: ProcessGroup = SINGLE, **numbers: A
     """A small model of some of the worlds."""
     ids = torch.arange(B)[worlds]
     about = dict(
-        dims=(2, NC, 1), num_envs=len(ids), num_steps=T, horizon=10, dt=DT, clip=1.0, worlds=ids
+        views=dict(critic=vector(NC)),
+        action_width=1,
+        num_envs=len(ids),
+        num_steps=T,
+        horizon=10,
+        dt=DT,
+        clip=1.0,
+        worlds=ids,
     )
     spec = Spec(**about, iteration=torch.zeros(()), seed=1, threads=1, group=group)  # type: ignore
     return RND(spec, Settings(**NUMBERS | numbers))

@@ -214,7 +214,7 @@ def test_a_ring_begins_with_demonstrations():
     """Its first rows are those of the file, windows are drawn from them, and the worlds go on
     behind them."""
     env = make_env("cartpole", 8)
-    record = Record.zeros(demonstration_columns(env.dims), 60, device=torch.device("cpu"))
+    record = Record.zeros(demonstration_columns(env.views, 1), 60, device=torch.device("cpu"))
     for name in ("obs", "critic", "action", "end"):
         record.column(name).normal_(generator=torch.Generator().manual_seed(1))
     record.column("truncated")[-1] = 1.0

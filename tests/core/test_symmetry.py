@@ -45,6 +45,7 @@ from tests.worlds import (
     make_policy,
     make_robot,
     make_task,
+    widths,
 )
 
 KINDS = ("augment", "net")
@@ -133,7 +134,7 @@ def mirrored(env: Env, steps: int, *, noise: float, far: float, paid: float) -> 
     images, g = images_of(env), torch.Generator().manual_seed(0)
     _, wide, out = map(MirrorModule, images)
     n, lived, largest = env.num_envs // 2, 0, torch.zeros(len(images.critic.order))
-    action, live = torch.zeros(n, env.dims[2]), torch.ones(n, dtype=torch.bool)
+    action, live = torch.zeros(n, env.task.action_width), torch.ones(n, dtype=torch.bool)
     for _ in range(steps):
         action = 0.8 * action + noise * torch.randn(action.shape, generator=g)
         step = env.step(torch.cat([action, out(action)]))
@@ -302,12 +303,12 @@ def test_net_commutes_exactly(env):
     the mirror to the last bit."""
     images = images_of(env)
     policies = [
-        shaken(make_policy(*env.dims, hidden=(32, 32), symmetry=kind, mirrors=images, seed=1))
+        shaken(make_policy(*widths(env), hidden=(32, 32), symmetry=kind, mirrors=images, seed=1))
         for kind in ("net", "augment")
     ]
     policy = policies[0]
     for normalizer, width in zip(
-        (policy.actor.normalizer, policy.critic_normalizer), env.dims[:2], strict=True
+        (policy.actor.normalizer, policy.critic_normalizer), widths(env)[:2], strict=True
     ):
         for seed in range(3):
             x = 1 + 2 * torch.randn(100, width, generator=torch.Generator().manual_seed(seed))
@@ -333,7 +334,7 @@ def test_net_is_a_plain_network_of_pairs(env):
     """Its layers are those of an ordinary network with units (u, v) and weights [P+Q, P-Q; P-Q,
     P+Q], at half the numbers."""
     images = images_of(env)
-    net = shaken(make_policy(*env.dims, hidden=(8, 6), symmetry="net", mirrors=images)).actor.net
+    net = shaken(make_policy(*widths(env), hidden=(8, 6), symmetry="net", mirrors=images)).actor.net
     assert isinstance(net, SymmetricMLP)
     x = torch.randn(50, len(images.obs.order))
     parts = EvenOddSplit(images.obs)
@@ -347,7 +348,7 @@ def test_net_is_a_plain_network_of_pairs(env):
     last = [layer[2](y) for layer, y in ((net.even, u + v), (net.odd, u - v)) if len(layer) > 2]
     torch.testing.assert_close(net(parts(x)), net.whole(torch.cat(last, 1)))
     torch.testing.assert_close(EvenOddMerge(parts)(parts(x)), x)
-    plain = make_policy(*env.dims, hidden=(8, 6)).actor.net
+    plain = make_policy(*widths(env), hidden=(8, 6)).actor.net
     sizes = [sum(w.numel() for w in n.parameters()) for n in (net, plain)]
     assert sizes[0] <= 0.6 * sizes[1]
 
@@ -356,7 +357,7 @@ def test_hidden_units_come_in_pairs():
     """An odd width is one line with the key."""
     with pytest.raises(ValueError, match=r"algo\.hidden=\[8, 5\]: expected even numbers"):
         env = make_env("cartpole", 2)
-        make_policy(*env.dims, hidden=(8, 5), symmetry="net", mirrors=images_of(env))
+        make_policy(*widths(env), hidden=(8, 5), symmetry="net", mirrors=images_of(env))
 
 
 def test_statistics_of_views_and_their_images():
@@ -390,7 +391,7 @@ def test_a_mirror_is_its_own_inverse():
 def test_symmetry_off_is_as_before():
     """With symmetry=none nothing is built for it, and no state has a name more."""
     env = make_env("cartpole", 4)
-    policy = make_policy(*env.dims, hidden=(8,))
+    policy = make_policy(*widths(env), hidden=(8,))
     assert not [m for m in policy.modules() if isinstance(m, MirrorModule)]
     assert env.observer.history is None
     assert not [name for name in env.state() if "history" in name]
@@ -470,7 +471,7 @@ def test_the_exported_network_commutes(tmp_path):
     env, path = make_env(num_envs=64, history=HISTORY), tmp_path / "network.onnx"
     images = images_of(env)
     actor = shaken(
-        make_policy(*env.dims, hidden=(32, 32), symmetry="net", mirrors=images, seed=1), 0.1
+        make_policy(*widths(env), hidden=(32, 32), symmetry="net", mirrors=images, seed=1), 0.1
     ).actor
     seen = record_observations(env, actor, 20)
     about = {"name": "quadruped", "terms": env.term_widths, "history": HISTORY}
@@ -569,7 +570,7 @@ def test_configuration():
     words = "task=cartpole num_envs=4 num_steps=4 sim=native sim.threads=1 device=cpu".split()
     words += ["algo.hidden=[8]"]
     ppo = build_iteration(make_config(*words, "algo.symmetry=net", "task.history.pole=3"))
-    assert ppo.policy.symmetry == "net" and ppo.env.dims == (9, 5, 1)
+    assert ppo.policy.symmetry == "net" and widths(ppo.env) == (9, 5, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(ppo.env.task), "mirror", None)
         says = "algo.symmetry=augment: this task defines no mirror image"

@@ -28,6 +28,7 @@ from tests.worlds import (
     make_config,
     make_policy,
     make_task,
+    widths,
     with_ranges,
 )
 
@@ -307,7 +308,7 @@ def test_order_of_joints(monkeypatch, tmp_path):
 def test_policy_that_remembers(tmp_path, memory):
     """A policy is deployed with its memory: the targets of 200 steps with restarts."""
     env = fresh_env(make_task("cartpole", episode=1.0, hide=("speeds",)), "cartpole")
-    policy = make_policy(*env.dims, memory=memory, seed=3)
+    policy = make_policy(*widths(env), memory=memory, seed=3)
     with torch.no_grad():
         policy.actor.net.head[-1].weight.mul_(300)  # pyright: ignore
     mean = MeanAction(policy, env.num_envs)

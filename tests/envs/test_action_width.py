@@ -14,7 +14,7 @@ from gpusim_rl.core.paths import CONF
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.mirror import derive_flips
 from tests.command_lines import command
-from tests.worlds import refusal
+from tests.worlds import refusal, widths
 
 SHORT = ("num_envs=16", "iterations=2", "episodes=2", "task.episode=1.6", "sim=native")
 SHORT += ("threads=1", "log=none", "report=false", "run_dir=run")
@@ -88,7 +88,7 @@ def test_the_width_is_that_of_all(tmp_path, monkeypatch, no_own_tasks):
     monkeypatch.chdir(tmp_path)
     cfg = compose_plain("config", ["task=coupled", *SHORT, "device=cpu"])
     env = build_env(Config.of(cfg | {"task_code": "here"}), 4)
-    assert env.task.action_width == env.dims[2] == env.action.shape[1] == 1
+    assert env.task.action_width == widths(env)[2] == env.action.shape[1] == 1
     assert derive_flips(env.task)["action"] == ((0,), (-1.0,))
     worlds = gymnasium_env.make("coupled", 4, sim="native", device="cpu")
     assert worlds.single_action_space.shape == (1,)

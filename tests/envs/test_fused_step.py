@@ -180,7 +180,7 @@ def test_choosing_changes_the_memory(memory):
         config = make_config(*about, *SMALL, f"algo.memory={memory}")
         env = make_iteration(config).env
         network = config.algo.settings
-        policy = Drifting(env.dims, network, seed=1)
+        policy = Drifting(env.views, env.task.action_width, network, seed=1)
         record = Record.zeros(step_columns(env, policy), 40, 16, device=env.device)
         timer = PartTimer(env.device)
         collectors.append(Collector(env, policy, record, graph="off", fuse=fuse, timer=timer))

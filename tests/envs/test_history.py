@@ -89,7 +89,7 @@ def test_the_evaluation_keeps_both():
     network needs."""
     task, yaml = make_task(**PAST), numbers("quadruped")
     env = evaluation_env(task, 4, weights=yaml["weights"], noise=yaml["noise"], seed=1)
-    assert env.observer.history and env.dims == make_env(num_envs=2, **PAST).dims
+    assert env.observer.history and env.views == make_env(num_envs=2, **PAST).views
     assert env.measurement.delay and env.measurement.delay.high == 3
 
 

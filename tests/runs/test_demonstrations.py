@@ -11,7 +11,7 @@ from gpusim_rl.core.record import FLAG, NUMBER, Record, vector
 from gpusim_rl.runs.demonstrations import Demonstrations, demonstration_columns
 from tests.command_lines import one_line
 
-COLUMNS = demonstration_columns((2, 3, 1))
+COLUMNS = demonstration_columns(dict(actor=vector(2), critic=vector(3)), 1)
 FORMAT = {"gpusim_rl": "demonstrations 1"}
 ABOUT = {"task": "cartpole", "dt": "0.02"}
 

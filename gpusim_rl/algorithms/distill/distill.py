@@ -39,8 +39,8 @@ class Distill:
         self.loss, self.share, self.bad = self.sums
         self.share.copy_(self.teacher_share(spec.iteration))
         self.policy = make_policy(spec, settings, self.share)
-        no, _, nu = spec.dims
-        self.columns = dict(obs=vector(no), target=vector(nu)) | ENDS
+        target = vector(spec.action_width)
+        self.columns = dict(obs=spec.views["actor"], target=target) | ENDS
         norm = settings.max_grad_norm
         self.optimizer = FlatAdam(self.policy.groups(), settings.learning_rate, norm)
         self.rates = tuple(self.optimizer.rates.values())

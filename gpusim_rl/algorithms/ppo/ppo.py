@@ -193,7 +193,8 @@ class PPO:
 def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) -> Any:
     """The networks that settings describe; ValueError if they cannot be as symmetric as asked."""
     symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden, cfg.memory != "none")
-    made = kind(spec.dims, cfg, symmetry=symmetry, mirrors=mirrors, seed=spec.seed)
+    shapes = spec.views, spec.action_width
+    made = kind(*shapes, cfg, symmetry=symmetry, mirrors=mirrors, seed=spec.seed)
     return made.to(spec.device)
 
 

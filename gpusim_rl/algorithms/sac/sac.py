@@ -12,7 +12,7 @@ from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.sac.settings import Settings
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import ENDS, NUMBER, vector
+from gpusim_rl.core.record import ENDS, NUMBER, view_columns
 from gpusim_rl.core.ring import Ring
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import as_array, torch_threads
@@ -56,15 +56,13 @@ class SAC:
 
     def __init__(self, spec: Spec, settings: Settings):
         self.spec, self.group, self.cfg = spec, spec.group, settings
-        cfg, device, nu = settings, spec.device, spec.dims[2]
+        cfg, device, nu = settings, spec.device, spec.action_width
         self.cycles = check_numbers(spec, cfg)
         self.draws = cfg.batch_size // (spec.num_envs * self.group.size)  # windows of each world
         if cfg.tf32 and device.type != "cpu":
             torch.set_float32_matmul_precision("high")
         self.policy = policy = make_policy(spec, cfg)
-        no, nc, _ = spec.dims
-        views = dict(obs=vector(no), critic=vector(nc))
-        self.columns = views | policy.stored | {"reward": NUMBER} | ENDS
+        self.columns = view_columns(spec.views) | policy.stored | {"reward": NUMBER} | ENDS
         self.log_alpha = nn.Parameter(torch.zeros(1, device=device))
         critics = {"critic": [*policy.critic.parameters()]}
         actor = {"actor": [*policy.actor.net.parameters()], "temperature": [self.log_alpha]}
@@ -253,7 +251,8 @@ def make_policy(spec: Spec, cfg: Settings) -> SoftActorCritic:
     """The networks that settings describe; ValueError if they cannot be as symmetric as asked."""
     symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden)
     return SoftActorCritic(
-        spec.dims,
+        spec.views,
+        spec.action_width,
         hidden=cfg.hidden,
         activation=cfg.activation,
         bound=cfg.bound,

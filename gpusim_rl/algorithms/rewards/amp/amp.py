@@ -10,7 +10,7 @@ from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.rewards.amp.settings import Settings
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
+from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.networks.encoders import HiddenLayers, mlp
@@ -37,7 +37,7 @@ class AMP:
     def __init__(self, spec: Spec, settings: Settings):
         self.spec, self.cfg, device = spec, settings, spec.device
         demos: Demonstrations = spec.given["reward.demos"]
-        critic = vector(spec.dims[1])
+        critic = spec.views["critic"]
         self.columns: Columns = dict(critic=critic, end=critic, reward=NUMBER, fault=FLAG)
         self.picked = torch.tensor(term_columns(demos, settings.terms), device=device)
         shown = self.transitions(demos.record)  # (N, 2k)

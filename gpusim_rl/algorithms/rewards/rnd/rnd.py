@@ -32,7 +32,7 @@ class RND:
     )
 
     def __init__(self, spec: Spec, settings: Settings):
-        self.spec, self.cfg, width = spec, settings, spec.dims[1]
+        self.spec, self.cfg, (width,) = spec, settings, spec.views["critic"].shape
         self.columns = {"end": vector(width), "reward": NUMBER, "fault": FLAG}
         generator = torch.Generator().manual_seed(spec.seed + (1 << 32))  # not that of the policy
         layers = HiddenLayers(tuple(settings.hidden), "elu", generator)
