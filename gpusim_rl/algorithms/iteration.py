@@ -156,7 +156,7 @@ class Iteration:
 
     def slow_down(self, factor: float) -> None:
         """Multiply the learning rates, after a training went wrong. In place."""
-        for rate in self.learner.rates:
+        for rate in self.learner.rates.values():
             rate.mul_(factor)
 
     def begin_evaluation(self, evaluate: Callable[[Any], float]) -> Evaluation:

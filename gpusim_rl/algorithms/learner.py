@@ -100,10 +100,6 @@ class Source(Protocol):
 class Learner(Protocol):
     """A policy and its update from a record.
 
-    Settings that a checkpoint holds as tensors, such as learning rates, are read from these. Where
-    such a setting was changed for a training that goes on, `write_numbers(names)` writes the new
-    value. Without that method another `learning_rate` is refused.
-
     It is made as `Kind(spec, settings)` if it has a dataclass `Kind.Settings`, and else as
     `Kind(spec, **settings)`, by the keyword-only arguments of its constructor.
     """
@@ -111,7 +107,9 @@ class Learner(Protocol):
     policy: Policy  # acts, and is evaluated and exported
     columns: Columns  # what it wants of each step: the source provides these and no others
     length: int  # rows of the record, mostly `spec.num_steps`; more make it a ring
-    rates: tuple[Tensor, ...]  # learning rates, () each, which `slow_down` multiplies
+    # name of a setting → the learning rates that begin with it, of any shape. A checkpoint holds
+    # them: `slow_down` multiplies them, and who changes the setting while it learns writes them
+    rates: dict[str, Tensor]
     # of `measures`, in its order. Among them, `bad` counts the iterations in a row that were of no
     # use: after some, training goes back to a checkpoint
     metrics: tuple[Metric, ...]

@@ -97,7 +97,8 @@ def join(
         source = Collector(env, learner.policy, record, **options)
         if hasattr(learner, "begin_ring"):
             source.row.fill_(learner.begin_ring(record))
-    registry = {f"algo.{x}": changing[x] for x in changing} | {f"reward.{x}": paid[x] for x in paid}
+    live = changing | {name: x for name, x in learner.rates.items() if name in changing}
+    registry = {f"algo.{x}": live[x] for x in live} | {f"reward.{x}": paid[x] for x in paid}
     registry |= {key: env.scheduled_number(key) for key in keys if key not in registry}
     more = {"schedule": schedule, "numbers": registry, "rewards": rewards, "graph": graph}
     return kind_of_iteration(env, source, learner, spec, **more)

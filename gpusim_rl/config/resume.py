@@ -57,7 +57,7 @@ FIXED = (
     *("teacher", *KEPT),
     *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.memory_frames", "algo.name"),
-    *("algo.replay", "reward.name", "reward.hidden", "reward.features"),
+    *("algo.replay", "algo.alpha", "reward.name", "reward.hidden", "reward.features"),
     # what was done before the first rollout
     *("cloning.episodes", "cloning.epochs", "cloning.learning_rate", "cloning.std"),
     "cloning.count",

@@ -146,26 +146,25 @@ def load_checkpoint(
 ) -> None:
     """Load a checkpoint, and halve the learning rates for each roll-back since. In place.
 
-    Numbers of the algorithm that were changed since it was trained are written over its own.
-    ValueError if it does not fit, or the learner does not say what a changed rate is.
+    Learning rates that were changed since it was trained are written over its own. ValueError if it
+    does not fit, or the learner does not say where a changed rate is.
 
     Args:
         before: roll-backs before this program trained, which lower no rate that was changed.
         now: roll-backs so far.
     """
     state, metadata, path = checkpoint
-    changed, learner = resume.edits(metadata, cfg.plain, path), iteration.learner
-    names = {key.removeprefix("algo.") for key in changed if key.startswith("algo.")}
-    writes = hasattr(learner, "write_numbers")
-    if "learning_rate" in names and not writes:
-        kind, line = type(learner).__name__, changed["algo.learning_rate"]
-        raise ValueError(f"{line}: {kind} has no method write_numbers that changes its rates")
+    changed, rates = resume.edits(metadata, cfg.plain, path), iteration.learner.rates
+    if (line := changed.get("algo.learning_rate")) and "learning_rate" not in rates:
+        kind = type(iteration.learner).__name__
+        raise ValueError(f"{line}: the rates of {kind} are {', '.join(rates) or 'none'}")
     iteration.load(state, str(path))
     saved = int(number(metadata.get("rollbacks")))
     before = max(before, saved)
     iteration.slow_down(0.5 ** (before - saved))
-    if writes:
-        learner.write_numbers(names)
+    for name, rate in rates.items():
+        if f"algo.{name}" in changed:
+            rate.fill_(cfg.plain["algo"][name])
     iteration.slow_down(0.5 ** (now - before))
 
 

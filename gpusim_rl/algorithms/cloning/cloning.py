@@ -169,10 +169,6 @@ class Cloning:
         optimizer.clip(self.error)
         optimizer.step()
 
-    def write_numbers(self, names: set[str]) -> None:
-        """As the algorithm has it. In place."""
-        self.learner.write_numbers(names)
-
     def measures(self) -> Tensor:
         """(len(metrics),) those of the algorithm, and how far the actor is from what was shown."""
         return torch.cat([self.learner.measures(), self.error.sqrt()])
