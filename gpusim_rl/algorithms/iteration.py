@@ -79,7 +79,9 @@ class Iteration:
         self._update_rewards = spec.capture(self.update_rewards)
 
     def iteration(self) -> None:
-        """Collect and learn. Nothing here reads a tensor on the host."""
+        """Collect and learn. But for `between` of reward models, nothing reads on the host."""
+        for model in self.rewards:
+            model.between()
         if self.schedule.write(self.numbers, self.env.success, self.iterations):
             self.env.update_observations()
         self.timer.start("iteration" if self.graph == "whole" else "")

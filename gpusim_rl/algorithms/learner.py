@@ -128,12 +128,19 @@ class Learner(Protocol):
 
 
 class RewardModel(Protocol):
-    """Rewards beside the task's, such as curiosity or a style: between `collect` and `update`."""
+    """Rewards beside the task's, such as curiosity or a style: between `collect` and `update`.
+
+    A subclass has `between` from here.
+    """
 
     columns: Columns  # what it wants of each step
     # of `measures`, in its order. Among them, `bonus` is the mean that it adds [1/s]: of
     # reward=NAME the log says where it stays above the task's reward
     metrics: tuple[Metric, ...]
+
+    def between(self) -> None:
+        """What it does on the host before each iteration, outside any graph, such as reading new
+        labels. Nothing unless it is defined."""
 
     def add_reward(self, record: Record) -> None:
         """Add to `record.reward`. In place."""

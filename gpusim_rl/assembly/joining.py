@@ -24,8 +24,9 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.runs.demonstrations import Demonstrations
 
-# what a learner of the user's own may lack
-OF_LEARNERS = ("policy", "columns", "length", "rates", "metrics", "update", "measures", "tensors")
+# what a learner or a reward model of the user's own may lack
+BOTH = ("columns", "metrics", "update", "measures", "tensors")
+OF_LEARNERS, OF_REWARDS = ("policy", "length", "rates", *BOTH), ("between", "add_reward", *BOTH)
 
 
 def join(
@@ -78,6 +79,8 @@ def join(
     settings = settings | changing if isinstance(settings, dict) else replace(settings, **changing)
     learner = make_learner(kind, spec, settings, demos)
     rewards = [*make_rewards(spec)] if make_rewards else []
+    for x in rewards:
+        check_parts(x, "reward model", OF_REWARDS)
     rewards += [model(spec, replace(numbers, **paid), **shown)] if model and numbers else []
     ring = learner.length != num_steps
     if rewards and (learner.length < num_steps or (ring and make_source)):
@@ -109,14 +112,18 @@ def make_learner(
 ) -> Any:
     """A learner with its demonstrations; ValueError names what one of the user's own lacks."""
     learner = kind(spec, **settings) if isinstance(settings, dict) else kind(spec, settings)
-    missing = [name for name in OF_LEARNERS if not hasattr(learner, name)]
-    if missing:
-        raise ValueError(f"the learner {type(learner).__name__} lacks {', '.join(missing)}")
+    check_parts(learner, "learner", OF_LEARNERS)
     if demos and not hasattr(learner, "begin_ring"):
         return Cloning(learner, *demos, spec)
     if demos:
         learner.demos, _ = demos
     return learner
+
+
+def check_parts(x: Any, what: str, names: Sequence[str]) -> None:
+    """ValueError that names what an object of the user's own lacks."""
+    if missing := [name for name in names if not hasattr(x, name)]:
+        raise ValueError(f"the {what} {type(x).__name__} lacks {', '.join(missing)}")
 
 
 def make_record(env: Env, learner: Any, rewards: list[Any], worlds: int, known: bool) -> Record:

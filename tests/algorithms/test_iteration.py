@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from gpusim_rl.algorithms.learner import Spec
+from gpusim_rl.algorithms.learner import RewardModel, Spec
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.assembly.joining import join
@@ -40,7 +40,7 @@ class Ring(PPO):
         self.seen.copy_(record.end_obs.sum() + record.reward.sum())
 
 
-class Bonus:
+class Bonus(RewardModel):
     """A reward model: a constant that grows by 1 with each update."""
 
     columns: ClassVar[Columns] = {}
@@ -103,6 +103,22 @@ def test_a_reward_model_pays_before_the_update():
     assert paid.report()()["bonus"] == 2 and "bonus/value" in paid.learned()
     assert added.mean() == pytest.approx(1.0, abs=0.5)
     assert not torch.equal(*(x.state()["policy/log_std"] for x in (plain, paid)))
+
+
+@pytest.mark.parametrize("graph", ["off", "whole"])
+def test_a_reward_model_works_between_iterations(graph, monkeypatch):
+    """On the host, once before each iteration; one that lacks a part is refused in one line."""
+    seen = []
+    monkeypatch.setattr(Bonus, "between", lambda self: seen.append(self.value.item()))
+    how = HOW | {"graph": graph, "make_rewards": lambda spec: (Bonus(),)}
+    made = join(make_env("cartpole", 8), PPO, settings(), **how)
+    for _ in range(3):
+        made.iteration()
+    assert seen == [0, 1, 2]
+    monkeypatch.delattr(RewardModel, "between")
+    monkeypatch.delattr(Bonus, "between")
+    with pytest.raises(ValueError, match="the reward model Bonus lacks between"):
+        join(make_env("cartpole", 8), PPO, settings(), **how)
 
 
 def test_what_is_learned_and_what_worlds_hold():

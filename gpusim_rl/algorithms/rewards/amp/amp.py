@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.flat_adam import FlatAdam
-from gpusim_rl.algorithms.learner import Spec
+from gpusim_rl.algorithms.learner import RewardModel, Spec
 from gpusim_rl.algorithms.rewards.amp.settings import Settings
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector
@@ -18,7 +18,7 @@ from gpusim_rl.runs.demonstrations import Demonstrations
 
 
 # Why: docs/decisions/teachers.md
-class AMP:
+class AMP(RewardModel):
     """A discriminator D tells shown transitions from the policy's own, and pays for its mistakes.
 
         r_t += w dt max(0, 1 - ¼ (D(x_t) - 1)²)                                          (eq. 7)
