@@ -111,7 +111,7 @@ class Learner(Protocol):
     # them: `slow_down` multiplies them, and who changes the setting while it learns writes them
     rates: dict[str, Tensor]
     # of `measures`, in its order. Among them, `bad` counts the iterations in a row that were of no
-    # use: after some, training goes back to a checkpoint
+    # use: after some, training goes back to a checkpoint. Training ends where `done` is not 0
     metrics: tuple[Metric, ...]
     changeable: tuple[str, ...]  # settings that may change while it learns, as tensors ()
 
