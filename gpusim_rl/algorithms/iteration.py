@@ -66,6 +66,7 @@ class Iteration:
         self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
         self.size = spec.num_steps * spec.num_envs  # control steps in an iteration
         self.iterations = self.logged = 0  # known to the host: done; at the last report
+        self.life = 0  # of `spec`, known to the host
         made = [x for model in (learner, *rewards) for x in model.metrics]
         self.metrics = (*env.statistics.metrics, *METRICS, *made)
         check_metrics(self.metrics)
@@ -171,7 +172,11 @@ class Iteration:
 
     def learned(self) -> dict[str, Live]:
         """The live tensors of what is learned, by name: one part of a checkpoint."""
-        tensors = shared("", {"iteration": self.spec.iteration}) | self.learner.tensors()
+        counts = {"iteration": self.spec.iteration}
+        counts |= {"life": self.spec.life} if self.life else {}
+        # what no schedule writes anew; a scheduled number follows from the iteration
+        free = {key: x for key, x in self.numbers.items() if key not in self.schedule.plan}
+        tensors = shared("", counts) | shared("numbers/", free) | self.learner.tensors()
         for model in self.rewards:
             tensors |= model.tensors()
         return tensors
@@ -193,6 +198,7 @@ class Iteration:
 
         ValueError, which says `where` it was read from, if it does not fit.
         """
+        self.life = int(state.get("life", 0))
         live = self.tensors()
         # before anything is written: a state that does not fit changes nothing
         check_layout(state, state_layout(live, self.group), where)
@@ -201,7 +207,23 @@ class Iteration:
         self.env.load({name: x for name, x in state.items() if name not in learner_names})
         if not getattr(self.learner, "keeps_record", True):
             self.source.row.fill_(self.learner.begin_ring(self.source.record))
+        self.spec.life.fill_(self.life)
         self.iterations = self.logged = int(self.spec.iteration)
+
+    def load_learned(self, state: dict[str, Tensor], where: str) -> None:
+        """Take what another run of the same learner has learned, of its `state`, and its success.
+
+        Worlds, iteration and seed stay as they are, and the learner draws other numbers from now
+        on. In place, or not at all: ValueError, which says `where` it was read from, if it does not
+        fit.
+        """
+        own, live = ("iteration", "life"), shared("env/", {"success": self.env.success})
+        live |= {k: x for k, x in self.learned().items() if not x.worlds and k not in own}
+        taken = {name: x for name, x in state.items() if name in live}
+        check_layout(taken, state_layout(live), where)
+        load_state(live, taken)
+        self.life += 1
+        self.spec.life.fill_(self.life)
 
 
 def timing(spent: dict[str, PartTime], steps: int) -> dict[str, float]:

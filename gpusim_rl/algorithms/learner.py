@@ -7,6 +7,7 @@ None of them knows a configuration. A learner knows no Env and no Sim either: it
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -41,6 +42,8 @@ class Spec:
     group: ProcessGroup = SINGLE  # that learn together, each from its own worlds
     captured: bool = False  # record each part of an update in a CUDA graph
     older_policy: bool = False  # steps may be of an older policy than the one that learns
+    # (1,) int64, how often it took what another run had learned: it draws other numbers then
+    life: Tensor = field(default_factory=partial(torch.zeros, 1, dtype=torch.int64))
     threads: int  # of torch in an update on the CPU: rounding depends on it. 0: as it is
     # takes the names of the parts of an update, which reports show as shares
     timer: PartTimer = field(default_factory=lambda: PartTimer(torch.device("cpu")))
@@ -54,9 +57,13 @@ class Spec:
         """A part of an update, as a CUDA graph where that is asked for and can be."""
         return capture(part, self.device, on=self.captured)
 
-    def rng(self) -> Rng:
-        """Random numbers for what a learner draws. It is drawn by a count of its own."""
-        return Rng(self.seed, self.worlds)
+    def rng(self, shared: bool = False) -> Rng:
+        """Random numbers for what a learner draws. It is drawn by a count of its own.
+
+        shared: of one world, the same in all processes.
+        """
+        worlds = torch.zeros_like(self.worlds[:1]) if shared else self.worlds
+        return Rng(self.seed, worlds, self.life)
 
     def choose_symmetry(
         self, symmetry: str, hidden: tuple[int, ...], remembers: bool = False

@@ -158,6 +158,7 @@ def make_spec(
         dt=env.task.dt,
         worlds=worlds,
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
+        life=torch.zeros(1, dtype=torch.int64, device=env.device),
         seed=env.seed,
         clip=env.task.clip,
         mirrors=partial(find_mirrors, env, env.task.history),

@@ -402,10 +402,13 @@ def test_a_reached_success_is_remembered(here, monkeypatch):
 
 @pytest.mark.parametrize(("log_every", "end"), [(1, 3), (2, 4)])
 def test_a_learner_that_is_done(here, monkeypatch, capsys, log_every, end):
-    """It ends the training as its goal does, once a row says so; a resumed one trains no further."""
+    """It ends the training as its goal does, once a row says so, for good."""
     measures = PPO.measures
+
+    def done(self):
+        return torch.cat([measures(self), (self.spec.iteration[None] >= 3).float()])
+
     monkeypatch.setattr(PPO, "metrics", (*PPO.metrics, Metric("done", "train/done")))
-    done = lambda self: torch.cat([measures(self), (self.spec.iteration[None] >= 3).float()])
     monkeypatch.setattr(PPO, "measures", done)
     Trainer(configured("iterations=9", f"log_every={log_every}", "run_dir=run")).train()
     assert f"iteration {end}: the training ends, as its learner is done" in capsys.readouterr().out
