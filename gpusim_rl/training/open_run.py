@@ -44,7 +44,8 @@ def open_run(cfg: Config, iteration: Iteration) -> Opened:
 def begin_with(path: Path, iteration: Iteration, algo: str) -> dict[str, Tensor]:
     """Take the weights and normalizers of another run's last checkpoint, and return them. In place.
 
-    Of a run of another algorithm than `algo`, the actor is taken, and what else fits.
+    Of a run of another algorithm than `algo`, the actor is taken, which must fit, and what else
+    does.
 
     Raises:
         OSError, ValueError: there is none, or its networks are of other shapes.
@@ -69,18 +70,22 @@ def join_networks(
 ) -> tuple[dict[str, Tensor], str]:
     """The networks of an iteration, with those of another algorithm's run in their place that fit.
 
-    Its actor is among them, whether it fits or not. The line says what was taken.
+    Its actor is among them, whether it fits or not; ValueError if it has none. The line says what
+    was taken.
     """
     learned = copy_state(iteration.learned())
     policy_tensors = {name: x for name, x in learned.items() if name.startswith("policy/")}
     fit = {name for name, _ in layout(policy_tensors).items() & layout(weights).items()}
-    fit |= {name for name in weights if name.startswith(ACTOR)}
+    actor = {name for name in weights if name.startswith(ACTOR)}
+    if not actor:
+        raise ValueError(f"start={path}: its policy has no actor, and is of another algorithm")
+    fit |= actor
     taken, new = (
         ", ".join(sorted({name.removeprefix("policy/").split(".")[0] for name in names}))
         for names in (fit, policy_tensors.keys() - fit)
     )
     joined = policy_tensors | {name: weights[name] for name in fit}
-    return joined, f"start={path}: it gives {taken}; {new} begin anew"
+    return joined, f"start={path}: it gives {taken}" + (f"; {new} begin anew" if new else "")
 
 
 def create_run(cfg: Config, iteration: Iteration) -> tuple[Run, Config]:

@@ -10,9 +10,10 @@ import torch
 
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.runs.run import Run
+from gpusim_rl.training.open_run import join_networks, policy_of
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY
-from tests.worlds import differing, goes_on, make_config
+from tests.worlds import check_words, differing, goes_on, make_config
 
 SAC = ("algo=sac", "algo.warmup=16", "algo.batch_size=32", "algo.replay=32")
 KEYS = ("algo.learning_rate", "algo.lr_max")
@@ -81,3 +82,24 @@ def test_what_another_has_learned(words):
         pupil.load_learned({x: y for x, y in theirs.items() if x != missing})
     for trainer in (teacher, pupil, again):
         trainer.close()
+
+
+def test_a_subclass_begins_with_a_run_of_ppo(no_own_tasks, capfd):
+    """What fits is taken; a network of another width, or a run without an actor, is one line."""
+    for folder in ("conf/algo", "algorithms"):
+        Path(folder).mkdir(parents=True)
+    Path("conf/algo/taste.yaml").write_text("defaults: [ppo, _self_]\nname: taste\n")
+    code = "from gpusim_rl.algorithms.ppo.ppo import PPO\n\n\nclass Taste(PPO): ...\n"
+    Path("algorithms/taste.py").write_text(code)
+    list(member("run").steps())
+    state, _, _ = Run(Path("run")).checkpoints.restore(print)
+    words = ("task=cartpole", *TINY, "algo=taste", "start=run")
+    iteration = Trainer(check_words(*words, "run_dir=own"), observed=False).loop.iteration
+    policy = policy_of(iteration.state())
+    assert differing(policy, policy_of(state)) == [] and type(iteration.learner).__name__ == "Taste"
+    assert "start=run: it gives actor, critic, critic_normalizer, log_std" in capfd.readouterr().err
+    with pytest.raises(ValueError, match="does not fit this run: 'actor"):
+        Trainer(check_words(*words, "algo.hidden=[8]", "run_dir=other"), observed=False)
+    blind = {name: x for name, x in policy.items() if not name.startswith("policy/actor.")}
+    with pytest.raises(ValueError, match="start=run: its policy has no actor"):
+        join_networks(blind, iteration, Path("run"))
