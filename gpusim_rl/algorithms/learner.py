@@ -28,6 +28,8 @@ class Spec:
     """Shapes, processes and random numbers that a learner is made from."""
 
     dims: tuple[int, int, int]  # widths of both views and of the action: no, nc, nu
+    # view → its terms in their order → how many of its columns each has
+    term_widths: dict[str, dict[str, int]] = field(default_factory=dict)
     num_envs: int  # B, worlds of this process
     num_steps: int  # T, control steps of each in an iteration
     horizon: int  # control steps of an episode

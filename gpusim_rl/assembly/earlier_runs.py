@@ -127,6 +127,7 @@ def load_teacher(cfg: Config, env: Env, spec: Spec) -> Any:
     dims, n = (sum(env.term_widths.values()), *spec.dims[1:]), settings.get("num_minibatches", 1)
     few = {"num_envs": n, "num_steps": n, "worlds": torch.zeros_like(spec.worlds[:1]).repeat(n)}
     own = {"dims": dims, "mirrors": partial(find_mirrors, env, {}), "group": SINGLE}
+    own["term_widths"] = spec.term_widths | {"actor": env.term_widths}
     if delay := settings.get("policy_delay"):
         settings |= {"updates": delay}  # nothing is learned, in one step
     made = kind(replace(spec, **few, **own, captured=False), kind.Settings(**settings))

@@ -152,6 +152,7 @@ def make_spec(
     worlds = ours if num_envs else env.rng.worlds
     return Spec(
         dims=env.dims,
+        term_widths=env.observer.view_terms,
         num_envs=len(worlds),
         num_steps=num_steps,
         horizon=env.task.horizon,
