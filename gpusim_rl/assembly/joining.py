@@ -23,9 +23,11 @@ from gpusim_rl.envs.dreams import Dreams
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
 
-# what a learner of the user's own may lack, and the type of it
-OF_LEARNERS: dict[str, type] = {"policy": object, "columns": dict, "rates": tuple, "metrics": tuple}
-METHODS = ("update", "measures", "tensors")
+# what a learner or a reward model of the user's own may lack, and the type of it
+BOTH = {"columns": dict, "metrics": tuple, "update": Callable, "measures": Callable}
+BOTH |= {"tensors": Callable}
+OF_LEARNERS = {"policy": object, "rates": dict} | BOTH
+OF_REWARDS = {"between": Callable, "add_reward": Callable} | BOTH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +65,12 @@ def assemble(env: Env, algorithm: LearnerSpec, settings: Any, run: RunSpec) -> I
     paid = changing_settings("reward", model, numbers, schedule, keys, env)
     spec = replace(make_spec(env, run), older_policy=run.older_policy)
     learner = algorithm.make(spec, replace(settings, **changing))
-    check_learner(learner)
+    check_parts(learner, "learner", OF_LEARNERS)
     if demos and not algorithm.begin:
         raise ValueError(f"demos= is for algo=ppo and algo=sac, not for {type(learner).__name__}")
     rewards = [*algorithm.make_rewards(spec, learner)] if algorithm.make_rewards else []
+    for x in rewards:
+        check_parts(x, "reward model", OF_REWARDS)
     if run.reward:
         rewards.append(run.reward[0].make(spec, replace(run.reward[1], **paid)))
     columns = dict(learner.columns)
@@ -81,24 +85,23 @@ def assemble(env: Env, algorithm: LearnerSpec, settings: Any, run: RunSpec) -> I
     else:
         options = {"graph": run.graph, "fuse": run.fuse, "timer": spec.timer}
         source = Collector(env, learner.policy, record, **options)
-    live = {f"algo.{x}": changing[x] for x in changing} | {f"reward.{x}": paid[x] for x in paid}
+    live = changing | {name: x for name, x in learner.rates.items() if name in changing}
+    live = {f"algo.{x}": live[x] for x in live} | {f"reward.{x}": paid[x] for x in paid}
     live |= {key: env.scheduled_number(key) for key in keys if key not in live}
     more: dict[str, Any] = {"schedule": schedule, "numbers": live, "rewards": rewards, "ring": ring}
     more |= {"algorithm": algorithm, "graph": run.graph}
     return run.iteration(env, source, learner, spec, **more)
 
 
-def check_learner(learner: Learner) -> None:
-    """ValueError that names what a learner of the user's own lacks, or what is of a wrong type."""
-    name, has = type(learner).__name__, {x: getattr(learner, x, None) for x in OF_LEARNERS}
-    missing = [x for x, value in has.items() if value is None]
-    missing += [x for x in METHODS if not callable(getattr(learner, x, None))]
-    if missing:
-        raise ValueError(f"the learner {name} lacks {', '.join(missing)}")
-    for key, kind in OF_LEARNERS.items():
-        if not isinstance(has[key], kind):
-            wrong = type(has[key]).__name__
-            raise ValueError(f"the learner {name}: {key} is a {wrong}, expected a {kind.__name__}")
+def check_parts(x: object, what: str, parts: dict[str, Any]) -> None:
+    """ValueError that names what an object of the user's own lacks, or what is of a wrong type."""
+    name = type(x).__name__
+    if missing := [part for part in parts if not hasattr(x, part)]:
+        raise ValueError(f"the {what} {name} lacks {', '.join(missing)}")
+    for part, kind in parts.items():
+        if not isinstance(value := getattr(x, part), kind):
+            wrong = f"{type(value).__name__}, expected {kind.__name__}"
+            raise ValueError(f"the {what} {name}: {part} is {wrong}")
 
 
 def make_record(columns: Columns, spec: Spec, size: RingSpec | None) -> tuple[Record, Ring | None]:
@@ -124,12 +127,14 @@ def make_spec(env: Env, run: RunSpec) -> Spec:
     return Spec(
         views=env.views,
         action_width=env.task.action_width,
+        term_widths=env.observer.view_terms,
         num_envs=len(worlds),
         num_steps=run.num_steps,
         horizon=env.task.horizon,
         dt=env.task.dt,
         worlds=worlds,
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
+        life=torch.zeros(1, dtype=torch.int64, device=env.device),
         seed=env.seed,
         clip=env.task.clip,
         dreams=Dreams(env) if env.agents == 1 else None,

@@ -123,6 +123,7 @@ class ClusterIteration(Iteration):
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """Continue from what `state` returned, exactly in sync mode. In place, or not at all."""
+        self.life = int(state.get("life", 0))
         learned, source, group = self.learned(), self.source, self.group
         layout = state_layout(learned, group)
         if source.sync:
@@ -138,6 +139,7 @@ class ClusterIteration(Iteration):
             source.begin_again(int(state.get("cluster/lives", torch.zeros(1)).max()))
         load_state(learned, state, group)
         source.version += 1 + source.ledger.max_lag  # what was collected before is too old
+        self.spec.life.fill_(self.life)
         self.iterations = self.logged = int(self.spec.iteration)
 
     def begin_evaluation(self, evaluate: Callable[[Any], float]) -> Evaluation:

@@ -22,7 +22,7 @@ from gpusim_rl.config.nested_dict import flatten, is_below, leaves, set_key
 from gpusim_rl.config.robot_size import fit_to_robot
 from gpusim_rl.config.run_files import describe_files, find_files, is_kept_file
 from gpusim_rl.config.sections import Config, file_keys, own_file_keys
-from gpusim_rl.config.user_files import GROUPS, our_names
+from gpusim_rl.config.user_files import GROUPS
 from gpusim_rl.config.validate import (
     check_extras,
     check_name,
@@ -50,7 +50,7 @@ FIXED = (
     *("task", "terrain", "robot", "recipe", "ranges", "seed", "num_envs", "gpu", "sim.name"),
     *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.memory_frames", "algo.name"),
-    *("algo.replay", "reward.name", "reward.hidden", "reward.features"),
+    *("algo.replay", "algo.alpha", "reward.name", "reward.hidden", "reward.features"),
     # what was done before the first rollout
     *("cloning.episodes", "cloning.epochs", "cloning.learning_rate", "cloning.std"),
     *("cloning.count", "files"),
@@ -113,7 +113,7 @@ def check_new(cfg: Config) -> None:
     """ValueError or OSError unless a new training can have its directory, and what it begins with.
 
     run_dir= is empty and can be written. Demonstrations are a file, or a run with a checkpoint.
-    start= is such a run of this algorithm; if this is one of ours, of any of ours.
+    So is start=, whose networks are compared when they are built.
     """
     if cfg.run_dir:
         path = Path(cfg.run_dir)
@@ -125,19 +125,15 @@ def check_new(cfg: Config) -> None:
         probe("run_dir", str(path), next(p for p in (path, *path.parents) if p.exists()))
     if cfg.demos is not None and cfg.start is not None:
         raise ValueError("demos= and start= both give the first weights: leave one of them out")
-    values, name = flatten(cfg.plain), cfg.algo.name
+    values = flatten(cfg.plain)
     for key in (*kept_as(cfg.plain, "keep"), "start"):
         value = values.get(key)
         if value is None or (key != "start" and Path(value).is_file()):
             continue
         if key != "start" and not (Path(value) / "config.yaml").is_file():
             raise FileNotFoundError(f"{key}={value}: there is no such file, and no such run")
-        run = Run.open(Path(value))
-        if not run.checkpoints.saved():
+        if not Run.open(Path(value)).checkpoints.saved():
             raise FileNotFoundError(f"{key}={value}: this run has no checkpoint")
-        other = str(flatten(run.config).get("algo.name")) if key == "start" else name
-        if other != name and not {other, name} <= our_names("algo"):
-            raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
 
 
 def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:

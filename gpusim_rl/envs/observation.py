@@ -35,6 +35,7 @@ class Observer:
     Attributes:
         measurement: what the robots measure.
         term_widths: observation term → its width.
+        view_terms: view → its terms in their order → how many of its columns each has.
         history: what the actor observes of earlier steps; None if it observes one step alone.
         observation: the live tensors of the last observations.
     """
@@ -43,6 +44,9 @@ class Observer:
         self.task, n, device = task, len(state.time), state.time.device
         self.agents = task.agents
         self.term_widths = {name: value.shape[-1] for name, value in task.observe(state).items()}
+        further = {name: value.shape[-1] for name, value in task.privileged(state).items()}
+        seen = {name: n * task.history.get(name, 1) for name, n in self.term_widths.items()}
+        self.view_terms = {"actor": seen, "critic": self.term_widths | further}
         self._check_terms()
         self.measurement = Measurement(task, n, noise, device)
         multiple = not set(task.history.values()) <= {1}

@@ -74,7 +74,7 @@ def test_the_share_falls():
         values.append(made.learner.share.item())
         made.iteration()
     np.testing.assert_allclose(values, [0.5, 0.375, 0.25, 0.125, 0, 0], atol=1e-6)
-    assert made.learner.rates[0].item() == pytest.approx(2e-3 / 2**6)
+    assert made.learner.optimizer.all_rates[0].item() == pytest.approx(2e-3 / 2**6)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])

@@ -9,7 +9,6 @@ SPEC = LearnerSpec(
     make_policy=make_policy,
     settings=Settings,
     files=FILES,
-    write_numbers=Distill.write_numbers,
-    changeable=("share", "max_grad_norm"),
+    changeable=("share", "learning_rate", "max_grad_norm"),
     world_multiple=lambda settings: settings.num_minibatches,  # minibatches are of whole worlds
 )
