@@ -116,15 +116,15 @@ def test_a_reward_model_works_between_iterations(graph, monkeypatch):
     """On the host, once before each iteration; one that lacks a part is refused in one line."""
     seen = []
     monkeypatch.setattr(Bonus, "between", lambda self: seen.append(self.value.item()))
-    how = HOW | {"graph": graph, "make_rewards": lambda spec: (Bonus(),)}
-    made = join(make_env("cartpole", 8), PPO, settings(), **how)
+    algorithm = replace(spec.SPEC, make_rewards=lambda spec, learner: (Bonus(),))
+    made = join(make_env("cartpole", 8), algorithm, settings(), **HOW, graph=graph)
     for _ in range(3):
         made.iteration()
     assert seen == [0, 1, 2]
     monkeypatch.delattr(RewardModel, "between")
     monkeypatch.delattr(Bonus, "between")
     with pytest.raises(ValueError, match="the reward model Bonus lacks between"):
-        join(make_env("cartpole", 8), PPO, settings(), **how)
+        join(make_env("cartpole", 8), algorithm, settings(), **HOW)
 
 
 def test_what_is_learned_and_what_worlds_hold():
