@@ -139,7 +139,7 @@ def test_live_numbers_are_read(kind, trained):
     if kind == "distill":
         trained("ppo")
     cfg = check_words(*SHAPE, *TINY, *WORDS[kind])
-    keys = [f"algo.{name}" for name in load_learner(kind, None)[0].changeable]
+    keys = [f"algo.{name}" for name in load_learner(kind).changeable]
     iteration = make_iteration(cfg, changeable=keys)
     assert "algo.learning_rate" in keys
     for key in keys:
