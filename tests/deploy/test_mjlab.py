@@ -91,7 +91,7 @@ def test_who_speaks_so(monkeypatch):
     env = fresh_env(make_task("humanoid"), "humanoid", worlds=1)
     assert not fits(env.task, env.term_widths | {"scan": 9})
     with monkeypatch.context() as other:
-        other.setattr(type(env.task), "action_width", 3)
+        other.setattr(type(env.task), "action_width", 1)
         assert not fits(env.task, env.term_widths)
     env.task.mjm.site("imu").quat = [0, 0, 0, 1]
     assert not fits(env.task, env.term_widths)
