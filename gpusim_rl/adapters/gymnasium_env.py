@@ -96,7 +96,7 @@ class Worlds(VectorEnv):
                 raise ValueError(f"seed={seed}: expected 0 ≤ seed < 2³²")
             super().reset(seed=seed)
             self.env = common.reseed(self.env, self.cfg, seed)
-        obs, critic = (array(view.clone()) for view in self.env.observation)
+        obs, critic = (array(view.clone()) for view in self.env.observation.values())
         return obs, self._info(critic, np.zeros(self.num_envs, bool))
 
     @torch.no_grad()
@@ -113,7 +113,7 @@ class Worlds(VectorEnv):
         env, ends = self.env, []
         # Before `step` returns, the worlds whose episode ended have another state and past.
         step = env.step(action, lambda s: ends.append(env.observer.final(s, env.rows())))
-        arrays = map(array, (*step.observation, *step[1:]))
+        arrays = map(array, (*step.observation.values(), *step[1:]))
         obs, critic, end, reward, terminated, truncated, fault = arrays
         truncated, info = truncated | fault, self._info(critic, fault)
         done = terminated | truncated

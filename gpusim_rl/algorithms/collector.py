@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.graphs import PartTimer, capture
-from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, view_columns
+from gpusim_rl.core.record import ENDS, NUMBER, Column, Columns, Record, view_columns
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
@@ -20,14 +20,19 @@ from gpusim_rl.networks.policy import Policy, SampleInParts, restarted
 def step_columns(views: Columns, policy: Policy) -> Columns:
     """The columns that a control step can give, in the order in which it gives them.
 
-    - `obs` (no,), `critic` (nc,): what actor and critic observe before the action;
+    - `obs` (no,), `critic` (nc,): what actor and critic observe before the action; and the further
+      views of the task, by their names;
+    - `memory/…`: what the policy remembers before the action;
     - what `policy.sample` stores, such as `action` (nu,);
     - `end` (nc,): the critic's observation at the end of the step, before any restart;
     - `reward`, `terminated`, `truncated`, `fault`;
     - `end_obs` (no,): the actor's observation at the end, without noise.
     """
     ends = dict(end=views["critic"], reward=NUMBER) | ENDS | dict(end_obs=views["actor"])
-    return view_columns(views) | policy.stored | ends
+    memory = {
+        f"memory/{name}": Column(tuple(x.shape[1:])) for name, x in policy.blank_memory(1).items()
+    }
+    return view_columns(views) | memory | policy.stored | ends
 
 
 def choose_columns(requested: Columns, available: Columns) -> Columns:
@@ -112,13 +117,14 @@ class Collector:
     def act(self) -> None:
         """The part of a step before the physics: sample an action from the policy. In place."""
         env, observation = self.env, self.env.observation
+        self.record.put(self.row, {f"memory/{name}": x for name, x in self.memory.items()})
         if self.fused:
             memory = self.fused.compute(self.memory)
             write(self.memory, memory)
             self.timer.start("control")
             return self.fused.act()
         sampled, memory = self.policy.sample(observation, self.memory, env.rng)
-        self.record.put(self.row, dict(obs=observation.actor, critic=observation.critic) | sampled)
+        self.record.put(self.row, view_columns(observation) | sampled)
         write(self.memory, memory)
         self.timer.start("control")  # in a graph it is a part of `act`
         env.apply_action(sampled["action"])

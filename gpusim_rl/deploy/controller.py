@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from gpusim_rl.core.record import Columns
 from gpusim_rl.envs import tracing
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
@@ -19,7 +20,7 @@ Memory = dict[str, Tensor]
 
 # Why: docs/decisions/controller.md
 class Controller(nn.Module):
-    """Readings, command and memory in; targets, fault and the next memory out.
+    """Readings, command, views and memory in; targets, fault and the next memory out.
 
     The task's `update`, `observe` and `control` do what they do in `Env`, in its order. Where an
     episode goes on, `update` first advances the memory to this control step. Where one begins, the
@@ -32,8 +33,9 @@ class Controller(nn.Module):
 
     Args:
         task: on the CPU.
-        actor: (obs (B, no), memory) → (mean action (B, nu), next memory).
+        actor: (obs (B, no), memory, views) → (mean action (B, nu), next memory).
         actor_memory: the actor's own memory at the start of an episode, name → (1, …).
+        views: the further views that the actor sees, which a program gives in their types.
 
     Attributes:
         needs: what is measured and remembered.
@@ -41,18 +43,26 @@ class Controller(nn.Module):
         inputs, outputs: names of the arguments and results of `forward`, in order.
     """
 
-    def __init__(self, task: Task, actor: nn.Module, actor_memory: Memory | None = None):
+    def __init__(
+        self,
+        task: Task,
+        actor: nn.Module,
+        actor_memory: Memory | None = None,
+        views: Columns | None = None,
+    ):
         super().__init__()
+        self.views = views or {}
         self.task, self.actor, self.needs = task, actor, tracing.needs(task)
         self.actor_memory = list(actor_memory or {})
         sample = {name: x[:1] for name, x in tracing.sample_inputs(task).items()}
-        self.blank = sample  # values of what the targets do not depend on
+        given = {k: torch.zeros(1, *x.shape, dtype=x.dtype) for k, x in self.views.items()}
+        self.blank = sample | given  # values of what the targets do not depend on
         self.start = start_values(task, self.needs.memory, sample) | (actor_memory or {})
-        check_names(self.needs.readings, self.start)
+        check_names((*self.needs.readings, *self.views), self.start)
         self.safe = torch.tensor(safe_controls(task.mjm)[None], dtype=torch.float32)
         self.start |= {TARGETS: self.safe}
         command = (COMMAND,) if self.needs.command else ()
-        self.readings = (*self.needs.readings, *command)
+        self.readings = (*self.needs.readings, *command, *self.views)
         self.inputs = [*self.readings, RESTART, *(MEMORY + name for name in self.start)]
         self.outputs = [TARGETS, FAULT, *(NEXT + name for name in self.start)]
 
@@ -84,7 +94,8 @@ class Controller(nn.Module):
         """The next memory, the targets (B, nu) among it."""
         state = self.advanced(self.state(readings, memory, restart.shape[0]), memory, restart)
         obs, past = self.observed(state, memory, restart)
-        action, remembered = self.act(obs, memory)
+        views = {name: readings[name] for name in self.views}
+        action, remembered = self.act(obs, memory, views)
         clamped = action.clamp(-self.task.clip, self.task.clip)
         action = clamped.where(action.isfinite(), torch.nan)  # an infinite one is a fault, too
         targets = self.task.control(state.with_(action=action, previous=state.action))
@@ -130,11 +141,12 @@ class Controller(nn.Module):
                 return str(where)
         return ""
 
-    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+    def act(self, obs: Tensor, memory: Memory, views: Memory) -> tuple[Tensor, Memory]:
         """The actor's mean action (B, nu), and its own memory for the next step."""
-        if not self.actor_memory:
-            return self.actor(obs), {}
-        return self.actor(obs, {name: memory[name] for name in self.actor_memory})
+        own = {name: memory[name] for name in self.actor_memory}
+        further = (own, views) if views else (own,) if own else ()
+        out = self.actor(obs, *further)
+        return out if own else (out, {})
 
 
 def check_names(readings: Iterable[str], start: Memory) -> None:

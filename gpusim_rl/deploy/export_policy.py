@@ -19,6 +19,7 @@ from gpusim_rl.deploy.mjlab import NAMES, MjlabActor, fits
 from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.deploy.record import Trace, percentiles, record
 from gpusim_rl.deploy.rest_measurements import standing
+from gpusim_rl.envs.observation import Observation
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import SEED, MeanAction, evaluation_env, observe
 from gpusim_rl.robots.models import compile_spec
@@ -45,12 +46,13 @@ def export_policy(iteration: Iteration, cfg: Config, run: Path, path: Path | Non
     env = evaluation_env(iteration.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
     # What ONNX is compared with runs on the CPU: a GPU may multiply matrices in TF32.
     policy = copy.deepcopy(iteration.policy).cpu()
-    controller = Controller(env.task, policy.actor, policy.actor.blank_memory(1))
+    actor = policy.actor
+    controller = Controller(env.task, actor, actor.blank_memory(1), actor.views)
     mean, saved = MeanAction(policy, WORLDS), read_evaluated(run, iteration, controller)
 
-    def act(obs: Tensor, began: Tensor) -> Tensor:
+    def act(views: Observation, began: Tensor) -> Tensor:
         mean.restart(began)
-        return mean(obs)
+        return mean(views)
 
     steps = STEPS if saved else max(STEPS, env.task.horizon)
     path = path or run / "policy.onnx"
@@ -83,7 +85,8 @@ def read_evaluated(run: Path, iteration: Iteration, controller: Controller) -> J
     try:
         saved = json.loads(read_text(run / READINGS))
         shapes, success = controller.shapes(), np.array(saved["success"] or 0.0, float)
-        ranges = [(x, np.array(saved["ranges"][x], float)) for x in controller.readings]
+        names = [x for x in controller.readings if x not in controller.views]
+        ranges = [(x, np.array(saved["ranges"][x], float)) for x in names]
         fits = all(x.shape == (4, *shapes[name]) for name, x in ranges)
         finite = all(np.isfinite(x).all() for x in (success, *(x for _, x in ranges)))
         if fits and finite and saved["iteration"] == iteration.iterations:
@@ -105,12 +108,13 @@ def export_bare_network(iteration: Iteration, cfg: Config, run: Path, path: Path
         raise ValueError("export=network needs algo.memory=none: use export=controller")
     name, weights, noise = cfg.task.name, cfg.task.weights, cfg.task.noise
     env, actor = iteration.env, iteration.policy.actor
-    observations = observe(iteration.policy, env.task, weights=weights, noise=noise)
+    seen = observe(iteration.policy, env.task, weights=weights, noise=noise)
+    observations, views = seen["actor"], {name: seen[name] for name in actor.views}
     options: Json = dict(terms=env.term_widths, history=env.task.history)
     options |= dict(name=name, mjcf=env.task.mjcf_text(), lineage=lineage(run, iteration))
     task = env.task.evaluation()  # on the CPU
-    if not fits(task, env.term_widths):
-        return export_network(actor, path, observations=observations, **options)
+    if views or not fits(task, env.term_widths):
+        return export_network(actor, path, observations=observations, views=views, **options)
     actor = MjlabActor(actor, task, env.term_widths)
     options |= dict(terms={NAMES[x][0]: n for x, n in env.term_widths.items()})
     options |= dict(history={NAMES[x][0]: n for x, n in env.task.history.items()})

@@ -19,8 +19,9 @@ from gpusim_rl.fuse.kernel import Eager, Place, fuse
 class PolicyParts(Protocol):
     """A policy's `sample` in three parts; the first and the last are pure, world by world.
 
-    `prepare` takes the views (B, …) of both networks, `compute` gives a tensor (B, n) and the next
-    memory, and `choose` makes of it what is stored of an action.
+    `prepare` takes the views of rows, `actor` and `critic`. `compute` takes what it made of them
+    and the other views by their names; it gives a tensor (B, n) and the next memory. `choose` makes
+    of the tensor what is stored of an action.
     """
 
     def prepare(self, views: Any) -> Rows: ...
@@ -80,8 +81,8 @@ class FusedStep:
         show: bool = False,
     ):
         self.env, self.policy, self.record, self.t = env, policy, record, t
-        self.inputs = policy.prepare(list(env.observation))
-        head, _ = policy.compute(self.inputs, memory)
+        self.inputs = policy.prepare(env.observation)
+        head, _ = policy.compute(self.inputs | env.observer.further, memory)
         # rows that one kernel writes for another
         self.scratch = named("policy", self.inputs) | {"step/head": head.clone()}
         policy.choose(head, env.rng)  # its stream joins the block
@@ -105,7 +106,7 @@ class FusedStep:
         interrupted, that their bits agree.
         """
         self.env.update_observations()
-        for key, value in self.policy.prepare(list(self.env.observation)).items():
+        for key, value in self.policy.prepare(self.env.observation).items():
             self.inputs[key].copy_(value)
 
     def _fuse(self, name: str, function: Callable[[Rows], Rows]) -> Eager:
@@ -151,14 +152,16 @@ class FusedStep:
         """The observations after the restarts, prepared for the networks."""
         env, rng = self.env, self.env.rng.of_rows(rows)
         changed = env.observer.observe(env.state_of(rows), rows, rng, rows["step/restarted"])
-        views = [changed["view/actor"], changed["view/critic"]]
+        views = {name: changed[f"view/{name}"] for name in env.observer.rows_seen}
         return changed | named("policy", self.policy.prepare(views))
 
     # -- a step ------------------------------------------------------------------------------------
 
     def compute(self, memory: Rows) -> Rows:
         """The network, whose result goes to `step/head`; the next memory. In place."""
-        head, memory = self.policy.compute(self.inputs, memory)
+        further = self.env.observer.further
+        head, memory = self.policy.compute(self.inputs | further, memory)
+        self.record.put(self.t, further)
         self.scratch["step/head"].copy_(head)
         return memory
 
@@ -178,6 +181,7 @@ class FusedStep:
         if not is_empty_on_host(self.restarted):
             env.reset(self.restarted, scratch["start/qpos"], scratch["start/qvel"])
         self.kernels["views"]()
+        env.write_views()
 
 
 def named(prefix: str, values: Rows) -> Rows:

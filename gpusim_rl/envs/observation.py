@@ -3,8 +3,6 @@
 The actor's terms are computed of what the robot measures, the critic's of the truth.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -16,12 +14,10 @@ from gpusim_rl.envs.measurement import Measurement
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 
-
-class Observation(NamedTuple):
-    """Observations of the networks at one moment."""
-
-    actor: Tensor  # (B, no)  the actor: terms of what a robot measures, with their history
-    critic: Tensor  # (B, nc)  the critic: the true terms, and what only the simulator knows
+# What is observed at one moment: name of a view → (B, …).
+# `actor` (B, no) are terms of what a robot measures, with their history; `critic` (B, nc) the true
+# terms, and what only the simulator knows; the others are those of `Task.views`.
+Observation = dict[str, Tensor]
 
 
 class Observer:
@@ -34,7 +30,7 @@ class Observer:
         measurement: what the robots measure.
         term_widths: observation term → its width.
         history: what the actor observes of earlier steps; None if it observes one step alone.
-        observation: the live tensors of the last observations.
+        observation: the live tensors of the last observations; further: those of `Task.views`.
     """
 
     def __init__(self, task: Task, state: State, noise: dict[str, float]):
@@ -45,9 +41,10 @@ class Observer:
         multiple = not set(task.history.values()) <= {1}
         self.history = History(self.term_widths, task.history, n, device) if multiple else None
         no = self.history.width if self.history else sum(self.term_widths.values())
-        self.observation = Observation(
-            *(torch.zeros(n, width, device=device) for width in (no, self.critic(state).shape[1]))
-        )
+        widths = dict(actor=no, critic=self.critic(state).shape[1])
+        self.further = {name: torch.zeros_like(x) for name, x in task.views(state).items()}
+        self.rows_seen = {name: torch.zeros(n, x, device=device) for name, x in widths.items()}
+        self.observation: Observation = self.rows_seen | self.further
 
     def _check_terms(self) -> None:
         """ValueError if a key names no term or body, or every term is hidden."""
@@ -103,7 +100,7 @@ class Observer:
 
     def rows(self) -> Rows:
         """The live rows that `observe` changes."""
-        views = {f"view/{name}": x for name, x in self.observation._asdict().items()}
+        views = {f"view/{name}": x for name, x in self.rows_seen.items()}
         history = self.history.state() if self.history else {}
         return self.measurement.rows() | history | views
 

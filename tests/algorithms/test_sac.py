@@ -11,7 +11,7 @@ from gpusim_rl.algorithms.replay import draw_windows
 from gpusim_rl.algorithms.sac.sac import SAC
 from gpusim_rl.algorithms.sac.settings import Settings
 from gpusim_rl.assembly.joining import join
-from gpusim_rl.core.record import Record
+from gpusim_rl.core.record import Record, vector
 from gpusim_rl.core.symmetry import MirrorModule, unmoved
 from gpusim_rl.networks.encoders import HiddenLayers
 from gpusim_rl.networks.ensembles import Ensemble, SymmetricEnsemble
@@ -38,7 +38,7 @@ def small_layers(*widths: int) -> HiddenLayers:
 def test_log_probability_is_that_of_torch():
     """log π of a squashed Gaussian, and its action, are those of torch.distributions."""
     how: dict[str, Any] = dict(hidden=(8, 8), activation="silu", bound=2.0, seed=1)
-    policy = SoftActorCritic((6, 7, 3), mirrors=None, **how)
+    policy = SoftActorCritic(dict(actor=vector(6), critic=vector(7)), 3, mirrors=None, **how)
     generator = torch.Generator().manual_seed(0)
     x, noise = (torch.randn(50, n, generator=generator) for n in (6, 3))
     with torch.no_grad():

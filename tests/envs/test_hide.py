@@ -15,8 +15,8 @@ def test_a_hidden_term_is_the_critics(past):
         env.measurement.amplitudes.zero_()
         env.update_observations(torch.ones(4, dtype=torch.bool))
     for _ in range(3):
-        assert torch.equal(plain.observation.critic, hiding.observation.critic)
-        assert torch.equal(plain.observation.actor[:, :-2], hiding.observation.actor)
+        assert torch.equal(plain.observation["critic"], hiding.observation["critic"])
+        assert torch.equal(plain.observation["actor"][:, :-2], hiding.observation["actor"])
         for env in (plain, hiding):
             env.step(torch.ones(4, 1))
 

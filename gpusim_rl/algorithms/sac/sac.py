@@ -64,7 +64,7 @@ class SAC:
         self.draws = cfg.batch_size // (spec.num_envs * self.group.size)  # windows of each world
         if cfg.tf32 and device.type != "cpu":
             torch.set_float32_matmul_precision("high")
-        symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden)
+        symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden, bool(cfg.encoders))
         self.policy = policy = SoftActorCritic(
             spec.views,
             nu,
@@ -72,12 +72,14 @@ class SAC:
             activation=cfg.activation,
             bound=cfg.bound,
             mirrors=mirrors if symmetry == "net" else None,
+            encoders=cfg.encoders,
             seed=spec.seed,
         ).to(device)
-        self.columns = view_columns(spec.views) | policy.stored | {"reward": NUMBER} | ENDS
+        views = {x: spec.views[x] for x in ("actor", "critic", *cfg.encoders)}
+        self.columns = view_columns(views) | policy.stored | {"reward": NUMBER} | ENDS
         self.log_alpha = nn.Parameter(torch.zeros(1, device=device))
         critics = {"critic": [*policy.critic.parameters()]}
-        actor = {"actor": [*policy.actor.net.parameters()], "temperature": [self.log_alpha]}
+        actor = {"actor": [*policy.actor.parameters()], "temperature": [self.log_alpha]}
         self.critics, self.actor = (
             FlatAdam(groups, cfg.learning_rate, cfg.max_grad_norm) for groups in (critics, actor)
         )
@@ -167,11 +169,12 @@ class SAC:
     def learn(self, ring: Record) -> None:
         """`policy_delay` updates of the critics, and one of actor and temperature. In place."""
         for _ in range(self.cfg.policy_delay):
-            obs, critic, noise = self.learn_values(ring)
-        self.learn_policy(obs, critic, noise)
+            first, critic, noise = self.learn_values(ring)
+        self.learn_policy(first, critic, noise)
 
-    def learn_values(self, ring: Record) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of the critics. In place; the batch's normalized views, and noise (n, nu)."""
+    def learn_values(self, ring: Record) -> tuple[Record, Tensor, Tensor]:
+        """One step of the critics. In place; the first steps of the batch, what the critics see of
+        them, and noise (n, nu)."""
         policy, cfg = self.policy, self.cfg
         with torch.no_grad():
             self.updates.add_(1)
@@ -180,9 +183,9 @@ class SAC:
             noise = self.rng.normal("sac/actions", 2 * policy.nu * self.draws)
             noise, later = noise.view(-1, 2 * policy.nu).chunk(2, 1)
             batch = draw_windows(ring, self.count, unit, length=cfg.window, gamma=cfg.gamma)
-            obs, critic = policy.actor.normalizer(batch.first.obs), batch.first.critic
-            critic, then = (policy.critic_normalizer(x) for x in (critic, batch.then.critic))
-            action, log_prob = policy.draw(policy.actor.normalizer(batch.then.obs), later)
+            steps = batch.first, batch.then
+            critic, then = (policy.critic_normalizer(x.critic) for x in steps)
+            action, log_prob = policy.draw(self.features(batch.then), later)
             value = policy.values(policy.target, then, action).min(0).values
             value = value - self.log_alpha.exp() * log_prob
             target = batch.gain / self.scale + batch.discount * value
@@ -193,12 +196,17 @@ class SAC:
         self.target.lerp_(self.critics.weights["critic"].data, cfg.tau)
         self.sums[CRITIC_LOSS].add_(self.loss[0] * self.warm())
         self.sums[SKIPPED].add_(self.critics.bad * self.warm())
-        return obs, critic, noise
+        return batch.first, critic, noise
 
-    def learn_policy(self, obs: Tensor, critic: Tensor, noise: Tensor) -> None:
-        """One step of actor and temperature, on observations of the last batch. In place."""
+    def features(self, steps: Record) -> Tensor:
+        """(n, width) what the actor's layers are given in some steps (n, …)."""
+        actor = self.policy.actor
+        return actor.features(actor.normalizer(steps.obs), steps.column)
+
+    def learn_policy(self, first: Record, critic: Tensor, noise: Tensor) -> None:
+        """One step of actor and temperature, on the first steps of the last batch. In place."""
         policy, n = self.policy, self.cfg.batch_size
-        action, log_prob = policy.draw(obs, noise)
+        action, log_prob = policy.draw(self.features(first), noise)
         value = policy.values(policy.critic, critic, action).mean(0)
         alpha = self.log_alpha.exp()
         target = self.entropy_of_width + policy.nu * self.target_std.log()
