@@ -114,11 +114,11 @@ def test_one_update_is_the_formula():
         huber = torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5) * batch.valid
         loss = huber.mean(1).sum()
     before = learner.sums.clone()
-    obs, critic, drawn = learner.learn_values(ring)
+    first, critic, drawn = learner.learn_values(ring)
     torch.testing.assert_close(learner.sums[1] - before[1], loss, rtol=1e-4, atol=1e-6)
     assert torch.equal(drawn, noise)
-    _, log_prob = policy.draw(obs, drawn)
-    learner.learn_policy(obs, critic, drawn)
+    _, log_prob = policy.draw(learner.features(first), drawn)
+    learner.learn_policy(first, critic, drawn)
     gradient = learner.actor.gradients[learner.log_alpha]
     target = learner.entropy_of_width + math.log(learner.cfg.target_std)
     # the step clips the norm of each group, here far above 1

@@ -272,7 +272,8 @@ def test_actuators_without_a_joint(monkeypatch, tmp_path):
     torch.testing.assert_close(env.readings["turned"], s.turned + s.encoder[:, 1:])
     actor, path = make_actor(env), tmp_path / "p.onnx"
     controller = Controller(task, actor)
-    check(export_env(envs[1], controller, path, lambda obs, _: actor(obs), "puller", STEPS))
+    act = lambda views, _: actor(views["actor"])  # noqa: E731
+    check(export_env(envs[1], controller, path, act, "puller", STEPS))
     out = describe_targets(task)
     assert out["joints"] == [None, None, None, "b"] and out["safe_pose"] == [None, None, None, 0.0]
     assert out["drives"] == ["site tip", "site tip", "tendon rope", "joint b"]

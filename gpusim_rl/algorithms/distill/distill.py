@@ -73,8 +73,8 @@ class Distill:
     def begin(self, record: Record) -> None:
         """Draw the order of the worlds, and clear what quarantined steps hold. In place."""
         fault = record.fault
-        for name, column in self.columns.items():
-            mask = fault.view(*fault.shape, *[1] * len(column.shape))
+        for name in (*self.seen, "target"):
+            mask = fault.view(*fault.shape, *[1] * len(self.columns[name].shape))
             record.column(name).masked_fill_(mask, 0)
         options = self.cfg.update_epochs, self.cfg.num_minibatches, self.spec.num_envs
         self.order.copy_(draw_worlds(self.rng, "distill/order", self.spec.iteration, *options))
