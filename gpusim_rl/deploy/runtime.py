@@ -234,12 +234,14 @@ class Policy:
 
     def view(self, name: str, readings: Readings) -> Array:
         """(B, …) one view, in its type; ValueError if it is missing, or of another shape."""
+        if name not in readings:
+            raise ValueError(f"view {name!r} is missing: this policy needs {', '.join(self.views)}")
         shape, kind = self.views[name]
-        x = np.asarray(readings.get(name))
-        x = x[None] if self._single else x
-        if x.shape != (self._worlds, *shape):
-            raise ValueError(f"view {name!r} has shape {x.shape}, this policy needs (B, *{shape})")
-        return x.astype(kind)
+        x = np.asarray(readings[name], kind)
+        needed = shape if self._single else (self._worlds, *shape)
+        if x.shape != needed:
+            raise ValueError(f"view {name!r} has shape {x.shape}, this policy needs {needed}")
+        return x.reshape(self._worlds, *shape)
 
     def command_rows(self, command: ArrayLike | None) -> Array:
         """(B, n) the command: one for all robots, or one for each."""

@@ -7,6 +7,7 @@ import onnx
 import pytest
 import torch
 
+from gpusim_rl.adapters import gymnasium_env
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.sections import Config
@@ -113,10 +114,27 @@ def test_it_is_trained_exported_and_played(seen):
     assert policy.act(rows | {"image": left}) != policy.act(rows | {"image": right})
     with pytest.raises(ValueError, match="view 'image' has shape"):
         policy.act(rows | {"image": left[:, :4]})
-    done = command("play.py", "run_dir=run", "mode=export", "export=network", cwd=seen)
+    words = ("run=run", "task_code=here", "mode=export", "export=network")
+    done = command("play.py", *words, cwd=seen)
     assert done.returncode == 0, done.stdout + done.stderr
-    network = onnx.load(seen / "run" / "network.onnx")
+    network = onnx.load(seen / "run" / "policy.onnx")
     assert [x.name for x in network.graph.input] == ["obs", "image"]
+
+
+def test_other_trainers_see_it(seen):
+    """Gymnasium gives a dictionary of views, also of the last state, and rsl_rl a group more."""
+    keys = {"sim": "native", "device": "cpu", "task.episode": 0.4}
+    worlds = gymnasium_env.make("seen", 4, **keys)
+    obs, _ = worlds.reset(seed=1)
+    assert obs.keys() == {"actor", "image"} and worlds.observation_space.contains(obs)
+    info = {}
+    while "final_obs" not in info:
+        obs, *_, info = worlds.step(np.ones((4, 1), np.float32))
+    assert (info["final_obs"][0]["image"] != obs["image"][0]).any()
+    world = gymnasium_env.World("seen", **keys)
+    assert world.observation_space.contains(world.reset(seed=1)[0])
+    rsl = pytest.importorskip("gpusim_rl.adapters.rsl_rl_env", exc_type=ImportError)
+    assert rsl.make("seen", 4, **keys).get_observations()["image"].shape == (4, 1, 12, 16)
 
 
 SHAPE = "[:, None, None].expand(-1, 1, 12, -1)"
