@@ -7,17 +7,19 @@ from tests.docs.examples import files
 
 CLONE = '''
 """Behavior cloning: its record is filled from a file, and no world is stepped."""
+from dataclasses import dataclass
+
 import torch
 from gpusim_rl.algorithms.flat_adam import FlatAdam
+from gpusim_rl.algorithms.learner import LearnerSpec
+from gpusim_rl.core.ranges import POSITIVE
+from gpusim_rl.core.sections import number
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import vector
 from gpusim_rl.core.states import shared
 from gpusim_rl.networks.policy import ActorCritic
 from gpusim_rl.networks.settings import NetworkSettings
 from safetensors.torch import load_file
-
-NETWORK = dict(activation="tanh", min_std=0.05, amp=None)
-NETWORK |= dict(memory="none", memory_size=1, memory_frames=2)
 
 
 class Demonstrations:
@@ -39,22 +41,28 @@ class Demonstrations:
 
 
 def make_source(env, learner, record):
-    return Demonstrations(learner.file, record)
+    return Demonstrations(learner.cfg.file, record)
+
+
+@dataclass(kw_only=True, frozen=True)
+class Settings(NetworkSettings):
+    file: str
+    learning_rate: float = number(POSITIVE)
+
+
+def make_policy(spec, cfg):
+    return ActorCritic(spec.views, spec.action_width, cfg, seed=spec.seed)
 
 
 class Clone:
     """Least squares on the actions of a file."""
 
-    changeable = ()
     metrics = (Metric("miss", "loss/miss", "mean squared error of actions", ".5f", "miss"),)
 
-    def __init__(self, spec, *, file, learning_rate, hidden):
-        self.spec, self.file, self.length = spec, file, spec.num_steps
-        networks = NetworkSettings(hidden=tuple(hidden), std=0.6, **NETWORK)
-        self.policy = ActorCritic(spec.views, spec.action_width, networks, seed=spec.seed)
-        action = vector(spec.action_width)
-        self.columns = dict(obs=spec.views["actor"], action=action)
-        self.optimizer = FlatAdam({"actor": [*self.policy.actor.parameters()]}, learning_rate)
+    def __init__(self, spec, cfg):
+        self.cfg, self.policy = cfg, make_policy(spec, cfg)
+        self.columns = dict(obs=spec.views["actor"], action=vector(spec.action_width))
+        self.optimizer = FlatAdam({"actor": [*self.policy.actor.parameters()]}, cfg.learning_rate)
         self.rates = tuple(self.optimizer.rates.values())
         self.miss = torch.zeros(1)
 
@@ -72,6 +80,11 @@ class Clone:
         own = self.optimizer.tensors() | {f"rate{i}": x for i, x in enumerate(self.rates)}
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
         return networks | shared("clone/", own | {"miss": self.miss})
+
+
+SPEC = LearnerSpec(
+    make=Clone, make_policy=make_policy, settings=Settings, make_source=make_source
+)
 '''
 
 CLONE_YAML = """
@@ -79,6 +92,8 @@ name: clone
 file: demonstrations.safetensors
 learning_rate: 0.01
 hidden: [32]
+activation: tanh
+std: 0.6
 """
 
 

@@ -16,10 +16,11 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.learner import LearnerSpec
 from gpusim_rl.algorithms.ppo.settings import Settings
+from gpusim_rl.algorithms.ppo.spec import SPEC as PPO
 from gpusim_rl.assembly.environment import OPTIONS, terrain_arguments
-from gpusim_rl.assembly.joining import join
+from gpusim_rl.assembly.joining import RunSpec, assemble
 from gpusim_rl.commands.train import configure as check_words
 from gpusim_rl.commands.train import make_trainer
 from gpusim_rl.config import compose
@@ -271,6 +272,11 @@ def make_env(
     )
 
 
+def join(env: Env, algorithm: LearnerSpec, numbers: dict[str, Any], **run: Any) -> Iteration:
+    """An iteration of an algorithm over an Env; `run` are fields of `RunSpec`."""
+    return assemble(env, algorithm, algorithm.settings(**numbers), RunSpec(**run))
+
+
 def make_ppo(
     env: Env,
     *,
@@ -286,7 +292,7 @@ def make_ppo(
     seed: of the first weights; the Env's unless given.
     """
     settings = algo(hidden=hidden, memory=memory, memory_size=12, **numbers)
-    ppo = join(env, PPO, settings, num_steps=num_steps, schedule=schedule, graph="parts", threads=0)
+    ppo = join(env, PPO, settings, num_steps=num_steps, schedule=schedule or Curriculum())
     if seed is not None:
         network = {"hidden": hidden, "memory": memory, "memory_size": 12, "seed": seed}
         ppo.policy.load_state_dict(make_policy(*widths(env), **network).state_dict())

@@ -118,7 +118,7 @@ def make(cfg, **how):
         build_env(cfg, 1, Curriculum(None), **how),
         make_source=partial(Gradients, cfg.plain),
         num_envs=cfg.num_envs // ACTORS,
-        kind_of_iteration=A3C,
+        iteration=A3C,
     )
 
 

@@ -84,7 +84,7 @@ class Worlds(VectorEnv):
         task, views = self.env.task, self.env.views
         self.num_envs = self.env.num_envs
         self.metadata = self.metadata | {"render_fps": round(1 / task.dt)}
-        spaces = {name: space(x) for name, x in views.items() if name != "critic"}
+        spaces: dict[str, Any] = {name: space(x) for name, x in views.items() if name != "critic"}
         self.single_observation_space = Dict(spaces) if len(spaces) > 1 else spaces["actor"]
         self.single_action_space = Box(-task.clip, task.clip, (task.action_width,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -151,7 +151,7 @@ class Worlds(VectorEnv):
                 x[step.fault] = 0
             last = self._observed(last)
             for i in np.flatnonzero(done):
-                final[i] = copy.deepcopy(row(last, i))
+                final[i] = copy.deepcopy(row(last, int(i)))
             info |= {"final_obs": final, "_final_obs": done.copy()}
             info |= {"final_info": self._info(end, fault.copy(), done), "_final_info": done.copy()}
         return obs, reward, terminated, truncated, info

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpusim_rl.core.graphs import PartTimer, capture
 from gpusim_rl.core.record import ENDS, NUMBER, Column, Columns, Record, view_columns
-from gpusim_rl.core.states import Live, per_world, shared
+from gpusim_rl.core.states import Live, per_world
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.fused_step import FusedStep, WholeSample
@@ -51,12 +51,10 @@ class Collector:
     """Steps B worlds with a policy. Everything is written in place; the device counts the step.
 
     Args:
-        record: (R, B, …) with columns of `step_columns`; after R steps it begins anew.
+        record: (T, B, …) with columns of `step_columns`; after T steps it begins anew.
         graph: "parts" captures each part of a step. The physics of a Sim that is not capturable
             stays outside, and so does the rest of the step.
         timer: takes the time of each part.
-        ring: the record holds more than is learned from at once, so a checkpoint keeps it.
-        newest: steps of the last `collect`, which reward models are given of a ring; 0: none.
 
     Attributes:
         row: (1,) int64, the one of the record that is written next.
@@ -73,16 +71,12 @@ class Collector:
         graph: str,
         fuse: str = "off",
         timer: PartTimer,
-        ring: bool = False,
-        newest: int = 0,
     ):
-        self.ring = ring
         self.env, self.policy, self.record, self.timer = env, policy, record, timer
         self.memory = policy.blank_memory(env.num_envs)
         record.memory = policy.blank_memory(env.num_envs)
         env.shows_end = "end_obs" in record.columns
         self.row = torch.zeros(1, dtype=torch.int64, device=env.device)
-        self.newest = LatestRollout(record, self.row, newest) if newest else None
         self.fused: FusedStep | None = None
         others = [name for name, x in policy.stored.items() if x.dtype != torch.float32]
         if fuse != "off" and others:
@@ -146,37 +140,7 @@ class Collector:
 
     def tensors(self) -> dict[str, Live]:
         """The live tensors that a continuation needs beside the Env's, by name."""
-        tensors = per_world("memory/", self.memory)
-        if self.ring:
-            parts = self.record.parts.items()
-            rows = {str(dtype).removeprefix("torch."): x.transpose(0, 1) for dtype, x in parts}
-            tensors |= per_world("record/", rows) | shared("record/", {"next": self.row})
-        return tensors
-
-
-# Why: docs/decisions/records.md
-class LatestRollout:
-    """The newest rows of a ring (R, B, …), before `row` (1,), as a record of T steps (T, B, …).
-
-    So older steps are not paid for again.
-    """
-
-    def __init__(self, ring: Record, row: Tensor, steps: int):
-        self.ring, self.row = ring, row
-        worlds = ring.rows.shape[1]
-        self.record = Record.zeros(ring.columns, steps, worlds, device=row.device)
-        self.back = torch.arange(-steps, 0, device=row.device)
-
-    def read(self) -> None:
-        """Copy the newest rows of the ring to the record. In place."""
-        rows = (self.row + self.back).remainder(len(self.ring))
-        for dtype, x in self.ring.parts.items():
-            torch.index_select(x, 0, rows, out=self.record.parts[dtype])
-
-    def write_reward(self) -> None:
-        """Copy the rewards of the record to the ring. In place."""
-        rows = (self.row + self.back).remainder(len(self.ring))
-        self.ring.reward.index_copy_(0, rows, self.record.reward)
+        return per_world("memory/", self.memory)
 
 
 def write(places: dict[str, Tensor], values: dict[str, Tensor]) -> None:

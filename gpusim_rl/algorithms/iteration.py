@@ -6,14 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.collector import LatestRollout
-from gpusim_rl.algorithms.learner import Learner, RewardModel, Source, Spec
+from gpusim_rl.algorithms.learner import Learner, LearnerSpec, RewardModel, Source, Spec
 from gpusim_rl.core.graphs import PartTime, capture, fetch
 from gpusim_rl.core.metrics import Metric, check_metrics
+from gpusim_rl.core.ring import Ring
 from gpusim_rl.core.states import Live, check_layout, copy_state, load_state, shared, state_layout
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
+from gpusim_rl.networks.policy import Policy
 
 SHARES = {  # the timed parts that make up each share of the log
     "physics": ("physics",),
@@ -36,11 +37,21 @@ METRICS = (
 Evaluation = Callable[[bool], float | None]
 
 
-class Iteration:
+class Player:
+    """A policy and worlds of its task: what is played, judged and exported."""
+
+    def __init__(self, env: Env, policy: Policy):
+        self.env, self.policy = env, policy
+        self.iterations = 0  # done, of the training
+
+
+class Iteration(Player):
     """A source, reward models, a learner and a schedule as one: iterate, report, save, continue.
 
     Args:
         env: the worlds whose task is learned, though the source's steps may be from elsewhere.
+        ring: which the learner is given instead of the source's record, whose steps it takes.
+        algorithm: which the learner is of.
         rewards: reward models, whose rewards are added before the update.
         schedule: changes `numbers` before each iteration.
         numbers: the live numbers that a curriculum or a population may write, by their keys.
@@ -55,17 +66,20 @@ class Iteration:
         learner: Learner,
         spec: Spec,
         *,
+        ring: Ring | None = None,
+        algorithm: LearnerSpec,
         rewards: Sequence[RewardModel] = (),
         schedule: Curriculum | None = None,
         numbers: dict[str, Tensor] | None = None,
         graph: str,
     ):
-        self.env, self.source, self.learner, self.spec = env, source, learner, spec
-        self.policy, self.group, self.timer = learner.policy, spec.group, spec.timer
-        self.rewards, self.graph = rewards, graph
+        super().__init__(env, learner.policy)
+        self.source, self.learner, self.spec, self.ring = source, learner, spec, ring
+        self.group, self.timer, self.record = spec.group, spec.timer, ring or source.record
+        self.rewards, self.graph, self.algorithm = rewards, graph, algorithm
         self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
         self.size = spec.num_steps * spec.num_envs  # control steps in an iteration
-        self.iterations = self.logged = 0  # known to the host: done; at the last report
+        self.logged = 0  # iterations at the last report, known to the host as `iterations` is
         made = [x for model in (learner, *rewards) for x in model.metrics]
         self.metrics = (*env.statistics.metrics, *METRICS, *made)
         check_metrics(self.metrics)
@@ -73,10 +87,14 @@ class Iteration:
         whole = graph == "whole" and env.sim.capturable
         self._iterate = capture(self.collect_and_update, env.device, on=whole)
         self._count = spec.capture(self.count)
-        self.newest: LatestRollout | None = getattr(source, "newest", None)  # of a ring
-        self._steps = self.newest.record if self.newest else source.record
         self._add_rewards = spec.capture(self.add_rewards)
         self._update_rewards = spec.capture(self.update_rewards)
+        self._append = spec.capture(self.append)
+
+    def begin(self, say: Callable[[str], None] = lambda line: None) -> None:
+        """What the algorithm does before the first step. In place."""
+        if self.algorithm.begin:
+            self.algorithm.begin(self.learner, self.record, say)
 
     def iteration(self) -> None:
         """Collect and learn. Nothing here reads a tensor on the host."""
@@ -100,7 +118,9 @@ class Iteration:
         """Learn from what was collected. In place."""
         self._with_rewards(self._add_rewards)
         self.timer.start("update")
-        self.learner.update(self.source.record)
+        if self.ring:
+            self._append()
+        self.learner.update(self.record)
         # after the learner, which learns from what the model paid before it changes
         self._with_rewards(self._update_rewards)
         self.timer.start("")
@@ -114,17 +134,18 @@ class Iteration:
 
     def add_rewards(self) -> None:
         """Let each reward model add to the rewards of the steps just collected. In place."""
-        if self.newest:
-            self.newest.read()
         for model in self.rewards:
-            model.add_reward(self._steps)
-        if self.newest:
-            self.newest.write_reward()
+            model.add_reward(self.source.record)
 
     def update_rewards(self) -> None:
         """Let each reward model learn from these steps. In place."""
         for model in self.rewards:
-            model.update(self._steps)
+            model.update(self.source.record)
+
+    def append(self) -> None:
+        """Append these steps to the ring. In place."""
+        if self.ring:
+            self.ring.write(self.source.record)
 
     def count(self) -> None:
         """Count the iteration on the device. In place."""
@@ -176,7 +197,8 @@ class Iteration:
 
     def held(self) -> dict[str, Live]:
         """The live tensors of the worlds and of the source: the other part of a checkpoint."""
-        return self.env.tensors() | self.source.tensors()
+        ring = self.ring.tensors() if self.ring and self.ring.spec.saved else {}
+        return self.env.tensors() | self.source.tensors() | ring
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
@@ -197,8 +219,9 @@ class Iteration:
         learner_names = live.keys() - self.env.tensors().keys()
         load_state({name: live[name] for name in learner_names}, state, self.group)
         self.env.load({name: x for name, x in state.items() if name not in learner_names})
-        if not getattr(self.learner, "keeps_record", True):
-            self.source.row.fill_(self.learner.begin_ring(self.source.record))
+        if self.ring and not self.ring.spec.saved:
+            self.ring.count.zero_()
+            self.begin()
         self.iterations = self.logged = int(self.spec.iteration)
 
 

@@ -1,11 +1,12 @@
 """The protocols of training: a `Source` fills a `Record`, and a `Learner` learns from it.
 
 None of them knows a configuration. A learner knows no Env and no Sim either: it is made from a
-`Spec`, so that worlds, a file or another machine may fill its record.
+`Spec`, so that worlds, a file or another machine may fill its record. What a training knows of an
+algorithm before it is made stands in its `LearnerSpec`.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import Graph, PartTimer, capture
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Columns, Record
+from gpusim_rl.core.ring import RingSpec
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live
 from gpusim_rl.core.symmetry import ViewMirrors
@@ -36,7 +38,9 @@ class Spec:
     iteration: Tensor  # () int64, how many are done; whoever iterates counts it
     seed: int  # of every random number
     clip: float  # the largest action: those beyond ± this are clamped to it
-    teacher: Any = None  # an actor to imitate, which observes the critic's first columns
+    # what keys of files name: `demos`, with the section `cloning`, and `teacher`, an actor to
+    # imitate, which observes the critic's first columns
+    given: Mapping[str, Any] = field(default_factory=dict)
     # gives those of both views and of the action; ValueError if the task declares a wrong one
     mirrors: Callable[[], ViewMirrors | None] = lambda: None
     group: ProcessGroup = SINGLE  # that learn together, each from its own worlds
@@ -89,10 +93,10 @@ class Spec:
 class Source(Protocol):
     """Fills a record: a `Collector`, a file of demonstrations, other machines."""
 
-    record: Record  # (T, B, …) or a ring (R, B, …), which is longer than the steps collected
+    record: Record  # (T, B, …)
 
     def collect(self, steps: int) -> None:
-        """Write the next steps. In place; reads no tensor on the host."""
+        """Write so many steps, T, from the first row on. In place; reads no tensor on the host."""
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
@@ -100,27 +104,24 @@ class Source(Protocol):
 
 
 class Learner(Protocol):
-    """A policy and its update from a record.
+    """A policy and its update from a record, as the `make` of a `LearnerSpec` gives it."""
 
-    Settings that a checkpoint holds as tensors, such as learning rates, are read from these. Where
-    such a setting was changed for a training that goes on, `write_numbers(names)` writes the new
-    value. Without that method another `learning_rate` is refused.
-
-    It is made as `Kind(spec, settings)` if it has a dataclass `Kind.Settings`, and else as
-    `Kind(spec, **settings)`, by the keyword-only arguments of its constructor.
-    """
-
-    policy: Policy  # acts, and is evaluated and exported
-    columns: Columns  # what it wants of each step: the source provides these and no others
-    length: int  # rows of the record, mostly `spec.num_steps`; more make it a ring
-    rates: tuple[Tensor, ...]  # learning rates, () each, which `slow_down` multiplies
+    @property
+    def policy(self) -> Policy: ...  # acts, and is evaluated and exported
+    @property
+    def columns(self) -> Columns: ...  # what it wants of each step: it gets these and no others
+    @property
+    def rates(self) -> tuple[Tensor, ...]: ...  # learning rates (), which `slow_down` multiplies
     # of `measures`, in its order. Among them, `bad` counts the iterations in a row that were of no
     # use: after some, training goes back to a checkpoint
-    metrics: tuple[Metric, ...]
-    changeable: tuple[str, ...]  # settings that may change while it learns, as tensors ()
+    @property
+    def metrics(self) -> tuple[Metric, ...]: ...
 
-    def update(self, record: Record) -> None:
-        """Learn from what was collected. In place; reads no tensor on the host."""
+    def update(self, record: Any, /) -> None:
+        """Learn from a `Record` (T, B, …), or from the `Ring` that its spec asks for. In place.
+
+        Reads no tensor on the host.
+        """
 
     def measures(self) -> Tensor:
         """(len(metrics),) on the device. Sums begin anew."""
@@ -152,3 +153,35 @@ class RewardModel(Protocol):
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerSpec:
+    """An algorithm, as algorithms/<name>/spec.py and a user's own module export it: `SPEC`."""
+
+    make: Callable[[Spec, Any], Learner]  # of its settings
+    make_policy: Callable[[Spec, Any], Policy]  # the networks alone, to play
+    settings: type[Any]  # a dataclass, whose fields carry ranges and choices
+    changeable: tuple[str, ...] = ()  # settings that may change while it learns, as tensors ()
+    ring: Callable[[Any], RingSpec] | None = None  # of its settings; else it is given a rollout
+    world_multiple: Callable[[Any], int] | None = None  # that divides a process's worlds
+    # of this algorithm the one that begins as a clone of demos=
+    clone: "Callable[[LearnerSpec], LearnerSpec] | None" = None
+    # before the first step, such as a ring with demos=; it may tell what it did
+    begin: Callable[[Any, Any, Callable[[str], None]], None] | None = None
+    # for settings that a checkpoint holds as tensors, such as learning rates: writes those that
+    # were changed for a training that goes on. Without it another `learning_rate` is refused
+    write_numbers: Callable[[Any, set[str]], None] | None = None
+    # what fills the record instead of worlds, of their Env
+    make_source: Callable[[Any, Any, Record], Source] | None = None
+    # beside that of reward=
+    make_rewards: Callable[[Spec, Any], Sequence[RewardModel]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardSpec:
+    """A reward model, as algorithms/rewards/<name>/spec.py exports it: `SPEC`."""
+
+    make: Callable[[Spec, Any], RewardModel]
+    settings: type[Any]
+    changeable: tuple[str, ...] = ()

@@ -1,26 +1,24 @@
 """What a training takes of earlier runs: demonstrations, and a teacher."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.learner import Spec
-from gpusim_rl.assembly.joining import find_mirrors
-from gpusim_rl.assembly.learners import ACTOR, LEARNERS
+from gpusim_rl.algorithms.iteration import Player
+from gpusim_rl.assembly.environment import build_env
+from gpusim_rl.assembly.joining import RunSpec, find_mirrors, make_settings, make_spec
+from gpusim_rl.assembly.learners import ACTOR, LEARNERS, load_learner
 from gpusim_rl.config import compose, resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
-from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.paths import CODE
 from gpusim_rl.core.record import vector
 from gpusim_rl.core.states import check_layout, layout
+from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.demonstrate import (
@@ -35,13 +33,11 @@ from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.demonstrations import Demonstrations
 from gpusim_rl.runs.run import Run
 
-Maker = Callable[..., Iteration]  # (configuration, num_envs=…)
-
 
 def fitting_demos(
-    cfg: Config, key: str, name: str, env: Env, make: Maker, episodes: int | None = None
+    cfg: Config, key: str, name: str, env: Env, episodes: int | None = None
 ) -> Demonstrations:
-    """Demonstrations for an Env, on its device: of a file, or of a run that `make` lets play.
+    """Demonstrations for an Env, on its device: of a file, or of a run that plays now.
 
     Args:
         key: of the configuration, with the value `name`.
@@ -51,7 +47,7 @@ def fitting_demos(
         ValueError: they cannot be read, do not fit the Env, or are fewer.
     """
     if not Path(name).is_file():
-        demos = record_of(cfg, name, episodes or RUN_EPISODES, env.group, make)
+        demos = record_of(cfg, name, episodes or RUN_EPISODES, env.group)
     else:
         demos = Demonstrations.read(Path(name))
         demos = demos.first(episodes) if episodes else demos
@@ -59,9 +55,7 @@ def fitting_demos(
     return demos.to(env.device)
 
 
-def record_of(
-    cfg: Config, name: str, episodes: int, group: ProcessGroup, make: Maker
-) -> Demonstrations:
+def record_of(cfg: Config, name: str, episodes: int, group: ProcessGroup) -> Demonstrations:
     """Episodes of a run, recorded now for a training whose configuration is `cfg`.
 
     ValueError if the run cannot be played, or if its code may not be imported.
@@ -69,9 +63,9 @@ def record_of(
     codes = {group: getattr(cfg, f"{group}_code") for group in CODE}
     config = resume.load_config(Run.open(Path(name)), codes)
     state, _, path = load_last(Path(name), group)
-    iteration = make(for_playing(config), num_envs=1)
-    iteration.policy.load(state, str(path))
-    return record_run(config, iteration, episodes)
+    player = make_player(config)
+    player.policy.load(state, str(path))
+    return record_run(config, player, episodes)
 
 
 def load_last(path: Path, group: ProcessGroup) -> tuple[dict[str, Tensor], dict[str, str], Path]:
@@ -86,26 +80,23 @@ def load_last(path: Path, group: ProcessGroup) -> tuple[dict[str, Tensor], dict[
     return *load(path), path
 
 
-def for_playing(config: Config) -> Config:
-    """The configuration of a run for one world on the CPU, in which nothing is learned."""
-    on_cpu: dict[str, Any] = {"device": "cpu", "threads": 1, "demos": None}
-    on_cpu |= {"sim": {"name": "native", "threads": 1}, "reward": {"name": "none"}}
-    plan = {key: x for key, x in (config.curriculum or {}).items() if key[:7] != "reward."}
-    on_cpu |= {"curriculum": plan or None}
-    if config.algo_code is None:  # it is not trained here; an own algorithm may need its numbers
-        on_cpu["num_steps"] = 1
-        algo = config.plain["algo"]
-        on_cpu |= {"algo.num_minibatches": 1} if "num_minibatches" in algo else {}
-        on_cpu |= {"algo.updates": algo["policy_delay"]} if "policy_delay" in algo else {}
-    return config.replace(on_cpu)
+def make_player(config: Config) -> Player:
+    """The policy of a configuration, in one world on the CPU; nothing is learned."""
+    on_cpu: dict[str, Any] = {"device": "cpu", "threads": 1}
+    on_cpu |= {"sim": {"name": "native", "threads": 1}}
+    config = config.replace(on_cpu)
+    env = build_env(config, 1, Curriculum(config.curriculum))
+    algorithm, settings = load_learner(config.algo.name, config.algo_code), config.algo.settings
+    if config.algo_code:
+        settings = make_settings(algorithm, settings, config.algo.name)
+    spec = make_spec(env, RunSpec(num_steps=config.num_steps))
+    return Player(env, algorithm.make_policy(spec, settings))
 
 
-def record_run(
-    config: Config, iteration: Iteration, episodes: int, seed: int = SEED
-) -> Demonstrations:
+def record_run(config: Config, player: Player, episodes: int, seed: int = SEED) -> Demonstrations:
     """Episodes of the policy of a run, on the model's own physics."""
-    env = demonstration_env(config, iteration.env.task, episodes, seed)
-    return demonstrate(mean_action(iteration.policy, episodes), env, config.task.name)
+    env = demonstration_env(config, player.env.task, episodes, seed)
+    return demonstrate(mean_action(player.policy, episodes), env, config.task.name)
 
 
 def demonstration_env(config: Config, task: Task, episodes: int, seed: int) -> Env:
@@ -116,23 +107,18 @@ def demonstration_env(config: Config, task: Task, episodes: int, seed: int) -> E
 
 
 # Why: docs/decisions/teachers.md
-def load_teacher(cfg: Config, env: Env, spec: Spec) -> Any:
+def load_teacher(cfg: Config, env: Env) -> Any:
     """The actor of teacher=, a run or a checkpoint, for the unhidden terms of an Env.
 
     These are the first columns of what the critic observes. No code of the run is imported. OSError
     or ValueError if there is none, or it is of another task or observes something else.
     """
-    state, metadata, file = load_last(Path(str(cfg.teacher)), spec.group)
-    name, settings = teacher_settings(cfg, metadata, file)
-    kind = getattr(import_module(f"gpusim_rl.algorithms.{name}.{name}"), LEARNERS[name])
-    views = spec.views | {"actor": vector(sum(env.term_widths.values()))}
-    n = settings.get("num_minibatches", 1)
-    few = {"num_envs": n, "num_steps": n, "worlds": torch.zeros_like(spec.worlds[:1]).repeat(n)}
-    own = {"views": views, "mirrors": partial(find_mirrors, env, {}), "group": SINGLE}
-    if delay := settings.get("policy_delay"):
-        settings |= {"updates": delay}  # nothing is learned, in one step
-    made = kind(replace(spec, **few, **own, captured=False), kind.Settings(**settings))
-    actor = made.policy.actor
+    state, metadata, file = load_last(Path(str(cfg.teacher)), env.group)
+    name, numbers = teacher_settings(cfg, metadata, file)
+    algorithm, views = load_learner(name), {"actor": vector(sum(env.term_widths.values()))}
+    unhidden = {"views": env.views | views, "mirrors": partial(find_mirrors, env, {})}
+    spec = replace(make_spec(env, RunSpec(num_steps=cfg.num_steps)), **unhidden)
+    actor: Any = algorithm.make_policy(spec, algorithm.settings(**numbers)).actor
     state = {name.removeprefix(ACTOR): x for name, x in state.items() if name.startswith(ACTOR)}
     check_layout(state, layout(actor.state_dict()), str(file))
     actor.load_state_dict(state)

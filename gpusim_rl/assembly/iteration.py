@@ -1,15 +1,13 @@
 """From a configuration to an iteration: its Env, its learner and its reward models."""
 
 from collections.abc import Sequence
-from functools import partial
-from importlib import import_module
 from typing import Any
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.assembly.earlier_runs import fitting_demos, load_teacher
 from gpusim_rl.assembly.environment import build_env
-from gpusim_rl.assembly.joining import join
-from gpusim_rl.assembly.learners import REWARDS, load_learner
+from gpusim_rl.assembly.joining import RunSpec, assemble, make_settings
+from gpusim_rl.assembly.learners import load_learner, load_reward
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.memory import out_of_memory_named
@@ -44,31 +42,30 @@ def make_iteration(
 def join_learner(cfg: Config, env: Env, **more: Any) -> Iteration:
     """An Env and the learner of a configuration, with its reward models, as one.
 
-    more: arguments of `join`, instead of what the configuration says.
+    more: fields of `RunSpec`, instead of what the configuration says.
     """
-    kind, module = load_learner(cfg.algo.name, cfg.algo_code)
-    options = {key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")}
+    algorithm, settings = load_learner(cfg.algo.name, cfg.algo_code), cfg.algo.settings
+    if cfg.algo_code:
+        settings = make_settings(algorithm, settings, cfg.algo.name)
+    reward = None if cfg.reward.name == "none" else load_reward(cfg.reward.name)
+    options: dict[str, Any] = {
+        **{key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")},
+        "schedule": Curriculum(cfg.curriculum),
+        "reward": (reward, cfg.reward.settings) if reward else None,
+        "given": read_files(cfg, env),
+    }
+    return assemble(env, algorithm, settings, RunSpec(**options | more))
+
+
+def read_files(cfg: Config, env: Env) -> dict[str, Any]:
+    """What the files of a configuration hold, as `Spec.given` has it; ValueError if one does not
+    fit the Env."""
+    given: dict[str, Any] = {}
     if cfg.demos:
-        episodes = cfg.cloning.episodes
-        demos = fitting_demos(cfg, "demos", cfg.demos, env, make_iteration, episodes)
-        options["demos"] = demos, cfg.cloning
-    options |= {name: getattr(module, name, None) for name in ("make_source", "make_rewards")}
-    options |= {"reward": load_reward(cfg, env), "schedule": Curriculum(cfg.curriculum)}
+        demos = fitting_demos(cfg, "demos", cfg.demos, env, cfg.cloning.episodes)
+        given |= {"demos": demos, "cloning": cfg.cloning}
+    if path := cfg.plain["reward"].get("demos"):
+        given["reward.demos"] = fitting_demos(cfg, "reward.demos", path, env)
     if cfg.teacher:
-        options["make_teacher"] = partial(load_teacher, cfg, env)
-    return join(env, kind, cfg.algo.settings, **options | more)
-
-
-def load_reward(cfg: Config, env: Env) -> tuple[Any, Any, dict[str, Any]] | None:
-    """The class of the reward model of reward=, its settings and its other arguments.
-
-    None of reward=none. ValueError if its demonstrations do not fit the Env.
-    """
-    name = cfg.reward.name
-    if name not in REWARDS:
-        return None
-    module = import_module(f"gpusim_rl.algorithms.rewards.{name}.{name}")
-    shown, settings = {}, cfg.reward.settings
-    if path := getattr(settings, "demos", None):
-        shown = {"demos": fitting_demos(cfg, "reward.demos", path, env, make_iteration)}
-    return getattr(module, REWARDS[name]), settings, shown
+        given["teacher"] = load_teacher(cfg, env)
+    return given

@@ -1,189 +1,166 @@
 """An Env, a learner and reward models, joined by a record of control steps."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.learner import RewardModel, Source, Spec
-from gpusim_rl.core import ranges
+from gpusim_rl.algorithms.learner import Learner, LearnerSpec, RewardSpec, Source, Spec
+from gpusim_rl.core import ranges, sections
 from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.memory import check_free
-from gpusim_rl.core.ranges import Range
-from gpusim_rl.core.record import Record, row_bytes
-from gpusim_rl.core.sections import arguments, limits
+from gpusim_rl.core.record import Columns, Record, row_bytes
+from gpusim_rl.core.ring import Ring, RingSpec
 from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
-from gpusim_rl.runs.demonstrations import Demonstrations
 
-# what a learner of the user's own may lack
-OF_LEARNERS = ("policy", "columns", "length", "rates", "metrics", "update", "measures", "tensors")
+# what a learner of the user's own may lack, and the type of it
+OF_LEARNERS: dict[str, type] = {"policy": object, "columns": dict, "rates": tuple, "metrics": tuple}
+METHODS = ("update", "measures", "tensors")
 
 
-def join(
-    env: Env,
-    kind: Any,
-    settings: Any,
-    *,
-    num_steps: int,
-    schedule: Curriculum | None = None,
-    changeable: Sequence[str] = (),
-    reward: tuple[Any, Any, dict[str, Any]] | None = None,
-    graph: str,
-    threads: int,
-    fuse: str = "off",
-    make_source: Callable[..., Source] | None = None,
-    make_rewards: Callable[[Spec], Sequence[RewardModel]] | None = None,
-    make_teacher: Callable[[Spec], Any] | None = None,
-    demos: tuple[Demonstrations, Any] | None = None,
-    num_envs: int | None = None,
-    older_policy: bool = False,
-    kind_of_iteration: type[Iteration] = Iteration,
-) -> Iteration:
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """What a training has beside its Env and its algorithm."""
+
+    num_steps: int  # T, control steps of each world in an iteration
+    graph: str = "parts"  # parts, whole or off
+    threads: int = 0  # of an update on the CPU, as `Spec` has them
+    fuse: str = "off"
+    # numbers of the task and of the settings that change; `changeable` are keys of others
+    schedule: Curriculum = field(default_factory=Curriculum)
+    changeable: Sequence[str] = ()
+    reward: tuple[RewardSpec, Any] | None = None  # a reward model of ours, and its settings
+    given: Mapping[str, Any] = field(default_factory=dict)  # as `Spec` has it
+    # instead of a `Collector` of the Env, for as many worlds of this process
+    make_source: Callable[[Env, Learner, Record], Source] | None = None
+    num_envs: int | None = None
+    older_policy: bool = False  # steps may be of an older policy than the one that learns
+    iteration: type[Iteration] = Iteration
+
+
+def assemble(env: Env, algorithm: LearnerSpec, settings: Any, run: RunSpec) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
-    ValueError if a number is wrong, or cannot change.
-
-    Args:
-        kind: the class of the learner; settings: its `Settings`, or its numbers by name.
-        num_steps: T, control steps of each world in an iteration.
-        schedule: numbers of the task and of the settings that change; changeable: keys of others.
-        reward: the class of a reward model of ours, its `Settings`, and its other arguments.
-        graph: parts, whole or off; threads: of an update on the CPU, as `Spec` has them.
-        make_source: (env, learner, record) → what fills the record; a `Collector` unless given.
-        make_rewards: spec → reward models, which add to the reward before the update.
-        make_teacher: spec → the actor that the learner imitates.
-        demos: with which the learner begins, as a clone or in its ring; and how to clone.
-        num_envs: worlds of this process's record, if others than `env` are stepped.
-        older_policy: steps may be of an older policy than the one that learns.
+    ValueError if the algorithm lacks something, or a number cannot change.
     """
-    schedule = schedule or Curriculum()
+    schedule, demos = run.schedule, "demos" in run.given
+    if demos and algorithm.clone:
+        algorithm = algorithm.clone(algorithm)
     schedule.prepare(env.success)
-    keys = list(dict.fromkeys([*schedule.plan, *changeable]))
-    settings, allowed = check_settings(kind, settings)
-    changing = changing_settings("algo", kind, settings, allowed, schedule, keys, env)
-    model, numbers, shown = reward or (None, None, {})
-    paid = changing_settings("reward", model, numbers or {}, {}, schedule, keys, env)
-    spec = replace(make_spec(env, num_steps, graph, threads, num_envs), older_policy=older_policy)
-    if make_teacher:
-        spec = replace(spec, teacher=make_teacher(spec))
-    settings = settings | changing if isinstance(settings, dict) else replace(settings, **changing)
-    learner = make_learner(kind, spec, settings, demos)
-    rewards = [*make_rewards(spec)] if make_rewards else []
-    rewards += [model(spec, replace(numbers, **paid), **shown)] if model and numbers else []
-    ring = learner.length != num_steps
-    if rewards and (learner.length < num_steps or (ring and make_source)):
-        raise ValueError(f"reward models need a record of {num_steps} steps, not {learner.length}")
-    known = not make_source or bool(num_envs)  # a source of the user's own gives what it likes
-    record = make_record(env, learner, rewards, spec.num_envs, known)
-    if make_source:
-        source = make_source(env, learner, record)
-    else:
-        options = {
-            "graph": graph,
-            "fuse": fuse,
-            "timer": spec.timer,
-            "ring": ring and getattr(learner, "keeps_record", True),
-            "newest": num_steps if rewards and ring else 0,
-        }
-        source = Collector(env, learner.policy, record, **options)
-        if hasattr(learner, "begin_ring"):
-            source.row.fill_(learner.begin_ring(record))
-    registry = {f"algo.{x}": changing[x] for x in changing} | {f"reward.{x}": paid[x] for x in paid}
-    registry |= {key: env.scheduled_number(key) for key in keys if key not in registry}
-    more = {"schedule": schedule, "numbers": registry, "rewards": rewards, "graph": graph}
-    return kind_of_iteration(env, source, learner, spec, **more)
-
-
-def make_learner(
-    kind: Any, spec: Spec, settings: Any, demos: tuple[Demonstrations, Any] | None
-) -> Any:
-    """A learner with its demonstrations; ValueError names what one of the user's own lacks."""
-    learner = kind(spec, **settings) if isinstance(settings, dict) else kind(spec, settings)
-    missing = [name for name in OF_LEARNERS if not hasattr(learner, name)]
-    if missing:
-        raise ValueError(f"the learner {type(learner).__name__} lacks {', '.join(missing)}")
-    if demos and not hasattr(learner, "begin_ring"):
-        return Cloning(learner, *demos, spec)
-    if demos:
-        learner.demos, _ = demos
-    return learner
-
-
-def make_record(env: Env, learner: Any, rewards: list[Any], worlds: int, known: bool) -> Record:
-    """The record that a learner and reward models learn from, of zeros.
-
-    ValueError if no control step gives a column, OutOfMemory if there is no room.
-
-    known: its columns are those of a control step. A source of the user's own gives others.
-    """
+    keys = list(dict.fromkeys([*schedule.plan, *run.changeable]))
+    model, numbers = run.reward or (None, None)
+    changing = changing_settings("algo", algorithm, settings, schedule, keys, env)
+    paid = changing_settings("reward", model, numbers, schedule, keys, env)
+    spec = replace(make_spec(env, run), older_policy=run.older_policy)
+    learner = algorithm.make(spec, replace(settings, **changing))
+    check_learner(learner)
+    if demos and not algorithm.begin:
+        raise ValueError(f"demos= is for algo=ppo and algo=sac, not for {type(learner).__name__}")
+    rewards = [*algorithm.make_rewards(spec, learner)] if algorithm.make_rewards else []
+    if run.reward:
+        rewards.append(run.reward[0].make(spec, replace(run.reward[1], **paid)))
     columns = dict(learner.columns)
     for model in rewards:
         columns |= model.columns
-    if known:
+    if not algorithm.make_source:  # a source of the user's own gives what it likes
         columns = choose_columns(columns, step_columns(env.views, learner.policy))
-    what = f"num_envs={worlds} × a record of {learner.length} steps"
-    check_free(what, learner.length * worlds * row_bytes(columns), env.device)
-    return Record.zeros(columns, learner.length, worlds, device=env.device)
+    size = algorithm.ring(settings) if algorithm.ring else None
+    record, ring = make_record(columns, spec, size)
+    if make_source := run.make_source or algorithm.make_source:
+        source = make_source(env, learner, record)
+    else:
+        options = {"graph": run.graph, "fuse": run.fuse, "timer": spec.timer}
+        source = Collector(env, learner.policy, record, **options)
+    live = {f"algo.{x}": changing[x] for x in changing} | {f"reward.{x}": paid[x] for x in paid}
+    live |= {key: env.scheduled_number(key) for key in keys if key not in live}
+    more: dict[str, Any] = {"schedule": schedule, "numbers": live, "rewards": rewards, "ring": ring}
+    more |= {"algorithm": algorithm, "graph": run.graph}
+    return run.iteration(env, source, learner, spec, **more)
 
 
-def make_spec(
-    env: Env, num_steps: int, graph: str, threads: int, num_envs: int | None = None
-) -> Spec:
+def check_learner(learner: Learner) -> None:
+    """ValueError that names what a learner of the user's own lacks, or what is of a wrong type."""
+    name, has = type(learner).__name__, {x: getattr(learner, x, None) for x in OF_LEARNERS}
+    missing = [x for x, value in has.items() if value is None]
+    missing += [x for x in METHODS if not callable(getattr(learner, x, None))]
+    if missing:
+        raise ValueError(f"the learner {name} lacks {', '.join(missing)}")
+    for key, kind in OF_LEARNERS.items():
+        if not isinstance(has[key], kind):
+            wrong = type(has[key]).__name__
+            raise ValueError(f"the learner {name}: {key} is a {wrong}, expected a {kind.__name__}")
+
+
+def make_record(columns: Columns, spec: Spec, size: RingSpec | None) -> tuple[Record, Ring | None]:
+    """The record of an iteration, of zeros, and the ring that a learner draws from.
+
+    ValueError if the ring is shorter, OutOfMemory if there is no room.
+    """
+    rows, steps = size.rows if size else 0, spec.num_steps
+    if size and rows < steps:
+        raise ValueError(f"a ring of {rows} rows is too short for num_steps={steps}")
+    what = f"num_envs={spec.num_envs} × a record of {rows or steps} steps"
+    check_free(what, (rows + steps) * spec.num_envs * row_bytes(columns), spec.device)
+    record = Record.zeros(columns, steps, spec.num_envs, device=spec.device)
+    return record, Ring(columns, size, spec.num_envs, spec.device) if size else None
+
+
+def make_spec(env: Env, run: RunSpec) -> Spec:
     """The specification of a learner for an Env, or for as many worlds like its."""
-    whole = graph == "whole" and env.sim.capturable
-    ours = torch.arange(num_envs or 0, device=env.device) + env.group.rank * (num_envs or 0)
-    worlds = ours if num_envs else env.rng.worlds
+    whole = run.graph == "whole" and env.sim.capturable
+    count, rank = run.num_envs or 0, env.group.rank
+    worlds = torch.arange(count, device=env.device) + rank * count if count else env.rng.worlds
     return Spec(
         views=env.views,
         action_width=env.task.action_width,
         num_envs=len(worlds),
-        num_steps=num_steps,
+        num_steps=run.num_steps,
         horizon=env.task.horizon,
         dt=env.task.dt,
         worlds=worlds,
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
         seed=env.seed,
         clip=env.task.clip,
+        given=run.given,
         mirrors=partial(find_mirrors, env, env.task.history),
         group=env.group,
-        captured=graph != "off" and not whole,
-        threads=threads,
+        captured=run.graph != "off" and not whole,
+        threads=run.threads,
         timer=PartTimer(env.device),
     )
 
 
-def check_settings(kind: Any, settings: Any) -> tuple[Any, dict[str, Range]]:
-    """The settings that a learner takes, and key → what each of its numbers may be.
+def make_settings(algorithm: LearnerSpec, numbers: dict[str, Any], name: str) -> Any:
+    """The settings of a user's own algorithm, of its numbers in conf/algo/<name>.yaml.
 
-    Numbers by name, which are those of an algorithm of the user's own, are checked here: ValueError
-    if one is missing, unknown or out of its range.
+    ValueError if one is missing, unknown, out of its range, or has none.
     """
-    allowed = {f"algo.{key}": entry for key, entry in getattr(kind, "ranges", {}).items()}
-    if isinstance(settings, dict):
-        takes = getattr(kind, "Settings", kind)
-        arguments(takes, settings, "algo", f"algo/{kind.__module__.rpartition('.')[2]}")
-        ranges.check(settings, "algo", allowed)
-        settings = takes(**settings) if takes is not kind else settings
-    if is_dataclass(settings):
-        allowed |= limits(settings, "algo")
-    return settings, allowed
+    kind = algorithm.settings
+    if not is_dataclass(kind):
+        raise ValueError(f"algo={name}: SPEC.settings is {kind!r}, expected a dataclass")
+    made = sections.make(kind, numbers, "algo", f"algo/{name}")
+    sections.check(made, "algo")
+    allowed = sections.limits(kind, "algo")
+    for key, value in numbers.items():
+        values = value if isinstance(value, list) else [value]
+        if any(type(x) in (int, float) for x in values) and f"algo.{key}" not in allowed:
+            raise ValueError(f"algo.{key} has no range: {kind.__name__}.{key} = number(…)")
+    return made
 
 
 # Why: docs/decisions/graphs.md
 def changing_settings(
     section: str,
-    kind: Any,
+    model: LearnerSpec | RewardSpec | None,
     settings: Any,
-    allowed: dict[str, Range],
     schedule: Curriculum,
     keys: list[str],
     env: Env,
@@ -194,17 +171,16 @@ def changing_settings(
 
     section: algo, whose settings are a learner's, or reward, whose are a reward model's.
     """
-    now = settings if isinstance(settings, dict) else vars(settings)
-    start = f"{section}."
+    start, plan, can = f"{section}.", schedule.plan, model.changeable if model else ()
     names = [key.removeprefix(start) for key in keys if key.startswith(start)]
-    can = getattr(kind, "changeable", ())
     for name in names:
         if name not in can:
             choices = ", ".join(f"{start}{x}" for x in can) or "none"
             raise ValueError(f"curriculum: {start}{name} cannot be scheduled: choose of {choices}")
-    plan = schedule.plan
-    first = {x: plan[start + x]["from"] if start + x in plan else now[x] for x in names}
-    ranges.check(first, section, allowed)
+    first = {
+        x: plan[start + x]["from"] if start + x in plan else getattr(settings, x) for x in names
+    }
+    ranges.check(first, section, sections.limits(settings, section) if first else {})
     return {key: env.success.new_tensor(value) for key, value in first.items()}
 
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Evaluation, Iteration
-from gpusim_rl.algorithms.learner import Learner
 from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.assembly.iteration import join_learner
 from gpusim_rl.assembly.learners import load_learner
@@ -17,7 +16,6 @@ from gpusim_rl.cluster.source import RemoteSource, ReportSums
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import (
     Live,
     check_layout,
@@ -28,7 +26,6 @@ from gpusim_rl.core.states import (
 )
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.curriculum import Curriculum
-from gpusim_rl.envs.env import Env
 
 METRICS = (
     Metric("cluster/lag", "cluster/lag", "updates that a policy was behind, mean", ".2f", "lag"),
@@ -106,7 +103,8 @@ class ClusterIteration(Iteration):
         """As `Iteration` has it, with those of the Env's tensors that the actors do not have."""
         live = self.env.tensors()
         names = "success", *self.env.statistics.sums_by_name()
-        return super().learned() | {f"env/{name}": live[f"env/{name}"] for name in names}
+        ring = self.ring.tensors() if self.ring and self.ring.spec.saved else {}
+        return super().learned() | {f"env/{name}": live[f"env/{name}"] for name in names} | ring
 
     def worlds(self) -> dict[str, Live]:
         """The live tensors of the actors, by name, as a learner with one world would have them."""
@@ -160,23 +158,19 @@ def make_iteration(cfg: Config, *, group: ProcessGroup = SINGLE) -> Iteration:
     """
     if cfg.num_envs % group.size:
         raise ValueError(f"num_envs={cfg.num_envs} does not divide into {group.size} ranks")
-    if hasattr(load_learner(cfg.algo.name, cfg.algo_code)[1], "make_source"):
+    algorithm = load_learner(cfg.algo.name, cfg.algo_code)
+    if algorithm.make_source:
         raise ValueError(f"cluster=ray: algo={cfg.algo.name} takes its steps from elsewhere")
+    if algorithm.ring and not cfg.cluster.sync:
+        says = "learns from a ring, whose worlds write in step"
+        raise ValueError(f"cluster=ray: algo={cfg.algo.name} {says}: set cluster.sync=true")
     with torch_threads(cfg.threads):
         return join_learner(
             cfg,
             build_env(cfg, group.size, Curriculum(cfg.curriculum), group=group),
             graph="off" if cfg.graph == "off" else "parts",
-            make_source=partial(make_source, cfg),
+            make_source=partial(RemoteSource, cfg),
             num_envs=cfg.num_envs // group.size,
             older_policy=cfg.cluster.lag_limit > 0,
-            kind_of_iteration=ClusterIteration,
+            iteration=ClusterIteration,
         )
-
-
-def make_source(cfg: Config, env: Env, learner: Learner, record: Record) -> RemoteSource:
-    """The actors that fill a record. ValueError if it is a ring of steps."""
-    if learner.length != cfg.num_steps:
-        ring = f"{learner.length} steps and not from the last {cfg.num_steps}"
-        raise ValueError(f"cluster=ray: algo={cfg.algo.name} learns from {ring}: choose algo=ppo")
-    return RemoteSource(cfg, env, learner, record)

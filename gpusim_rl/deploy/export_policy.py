@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.algorithms.iteration import Player
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.files import read_text, write_whole
 from gpusim_rl.core.waiting import waiting
@@ -30,12 +30,12 @@ STEPS = 64  # control steps of them
 READINGS = "readings.json"  # of a run: what its final evaluation showed the policy
 
 
-def evaluated(iteration: Iteration, success: float | None, ranges: Json) -> Json:
+def evaluated(player: Player, success: float | None, ranges: Json) -> Json:
     """The content of a run's readings.json: ranges of the inputs in its final evaluation."""
-    return {"iteration": iteration.iterations, "success": success, "ranges": ranges}
+    return {"iteration": player.iterations, "success": success, "ranges": ranges}
 
 
-def export_policy(iteration: Iteration, cfg: Config, run: Path, path: Path | None = None) -> float:
+def export_policy(player: Player, cfg: Config, run: Path, path: Path | None = None) -> float:
     """Export a run's controller, checked against the Env. Returns the largest difference.
 
     The ranges of the inputs are those of the final evaluation, if the run has them of this policy.
@@ -43,12 +43,12 @@ def export_policy(iteration: Iteration, cfg: Config, run: Path, path: Path | Non
     policy.onnx in the run unless `path` names one.
     """
     name, weights, noise = cfg.task.name, cfg.task.weights, cfg.task.noise
-    env = evaluation_env(iteration.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
+    env = evaluation_env(player.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
     # What ONNX is compared with runs on the CPU: a GPU may multiply matrices in TF32.
-    policy = copy.deepcopy(iteration.policy).cpu()
+    policy = copy.deepcopy(player.policy).cpu()
     actor = policy.actor
     controller = Controller(env.task, actor, actor.blank_memory(1), actor.views)
-    mean, saved = MeanAction(policy, WORLDS), read_evaluated(run, iteration, controller)
+    mean, saved = MeanAction(policy, WORLDS), read_evaluated(run, player, controller)
 
     def act(views: Observation, began: Tensor) -> Tensor:
         mean.restart(began)
@@ -64,7 +64,7 @@ def export_policy(iteration: Iteration, cfg: Config, run: Path, path: Path | Non
             name=name,
             recorded=recorded,
             ranges=saved.get("ranges") or percentiles(recorded.readings),
-            lineage=lineage(run, iteration) | {"success": saved.get("success")},
+            lineage=lineage(run, player) | {"success": saved.get("success")},
             rest=rest(env.task, controller),
         )
 
@@ -75,12 +75,12 @@ def rest(task: Task, controller: Controller) -> Json:
     return standing(model, controller.needs.readings, task.dt)
 
 
-def lineage(run: Path, iteration: Iteration) -> Json:
+def lineage(run: Path, player: Player) -> Json:
     """Where a policy comes from, for the file's description."""
-    return {"run": run.name, "iteration": iteration.iterations}
+    return {"run": run.name, "iteration": player.iterations}
 
 
-def read_evaluated(run: Path, iteration: Iteration, controller: Controller) -> Json:
+def read_evaluated(run: Path, player: Player, controller: Controller) -> Json:
     """The content of a run's readings.json; empty unless it is of this policy."""
     try:
         saved = json.loads(read_text(run / READINGS))
@@ -89,14 +89,14 @@ def read_evaluated(run: Path, iteration: Iteration, controller: Controller) -> J
         ranges = [(x, np.array(saved["ranges"][x], float)) for x in names]
         fits = all(x.shape == (4, *shapes[name]) for name, x in ranges)
         finite = all(np.isfinite(x).all() for x in (success, *(x for _, x in ranges)))
-        if fits and finite and saved["iteration"] == iteration.iterations:
+        if fits and finite and saved["iteration"] == player.iterations:
             return saved
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return {}
 
 
-def export_bare_network(iteration: Iteration, cfg: Config, run: Path, path: Path) -> float:
+def export_bare_network(player: Player, cfg: Config, run: Path, path: Path) -> float:
     """Export an actor alone: observation in, action out. Returns the largest difference.
 
     That of a robot that walks has mjlab's observations, actions and metadata, and a file beside it
@@ -104,14 +104,14 @@ def export_bare_network(iteration: Iteration, cfg: Config, run: Path, path: Path
 
     ValueError if the actor remembers: only the controller has inputs for its memory.
     """
-    if iteration.policy.blank_memory(1):
+    if player.policy.blank_memory(1):
         raise ValueError("export=network needs algo.memory=none: use export=controller")
     name, weights, noise = cfg.task.name, cfg.task.weights, cfg.task.noise
-    env, actor = iteration.env, iteration.policy.actor
-    seen = observe(iteration.policy, env.task, weights=weights, noise=noise)
+    env, actor = player.env, player.policy.actor
+    seen = observe(player.policy, env.task, weights=weights, noise=noise)
     observations, views = seen["actor"], {name: seen[name] for name in actor.views}
     options: Json = dict(terms=env.term_widths, history=env.task.history)
-    options |= dict(name=name, mjcf=env.task.mjcf_text(), lineage=lineage(run, iteration))
+    options |= dict(name=name, mjcf=env.task.mjcf_text(), lineage=lineage(run, player))
     task = env.task.evaluation()  # on the CPU
     if views or not fits(task, env.term_widths):
         return export_network(actor, path, observations=observations, views=views, **options)

@@ -13,14 +13,14 @@ from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.window import Command
 
 if TYPE_CHECKING:
-    from gpusim_rl.algorithms.iteration import Iteration
+    from gpusim_rl.algorithms.iteration import Player
     from gpusim_rl.envs.task import Task
 
 Settings = dict[str, Any]  # of conf/play.yaml, as a command line changes them
 
 
-def load_run(run: Run, cfg: Settings) -> tuple["Iteration", Config]:
-    """An iteration of one world with the policy of a run, on the CPU, and the run's configuration.
+def load_run(run: Run, cfg: Settings) -> tuple["Player", Config]:
+    """The policy of a run in one world, on the CPU, and the run's configuration.
 
     checkpoint= names another checkpoint than the last.
     """
@@ -33,22 +33,21 @@ def load_run(run: Run, cfg: Settings) -> tuple["Iteration", Config]:
     else:
         state, metadata, path = run.checkpoints.restore(errors.warn)
     edited = resume.edits(metadata, config.plain, path)
-    from gpusim_rl.assembly.earlier_runs import for_playing  # loads torch, after mistakes
-    from gpusim_rl.assembly.iteration import make_iteration  # loads torch, after mistakes
+    from gpusim_rl.assembly.earlier_runs import make_player  # loads torch, after mistakes
 
-    iteration = make_iteration(for_playing(config), num_envs=1)
-    iteration.policy.load(state, str(path))
+    player = make_player(config)
+    player.policy.load(state, str(path))
     if edited:
         said = ", ".join(sorted(edited.values()))
         errors.warn(f"warning: {path} was not trained with {run.path}/config.yaml: {said}")
-    iteration.iterations = iterations_of(state)
+    player.iterations = iterations_of(state)
     if not cfg["checkpoint"]:
-        calibrate(run, iteration)
-    return iteration, config
+        calibrate(run, player)
+    return player, config
 
 
-def load_checkpoint(run: Run, iteration: "Iteration", name: str | None) -> None:
-    """Load the policy of a checkpoint of a run into its iteration, the last one if name is None.
+def load_checkpoint(run: Run, player: "Player", name: str | None) -> None:
+    """Load the policy of a checkpoint of a run into its player, the last one if name is None.
 
     ValueError or OSError, in one line, if it is not whole.
     """
@@ -60,16 +59,16 @@ def load_checkpoint(run: Run, iteration: "Iteration", name: str | None) -> None:
         path = run.checkpoints.path / f"{name}.safetensors"
         run.checkpoints.check(path, run.checkpoints.manifest())
         state, _ = load(path)
-    iteration.policy.load(state, str(path))
-    iteration.iterations = iterations_of(state)
-    calibrate(run, iteration)
+    player.policy.load(state, str(path))
+    player.iterations = iterations_of(state)
+    calibrate(run, player)
 
 
-def calibrate(run: Run, iteration: "Iteration") -> None:
+def calibrate(run: Run, player: "Player") -> None:
     """Give the policy of a run the calibration of its iteration, if there is one."""
     from gpusim_rl.evaluation import calibrate
 
-    calibrate.read(run.path / calibrate.FILE, iteration.policy.actor, iteration.iterations)
+    calibrate.read(run.path / calibrate.FILE, player.policy.actor, player.iterations)
 
 
 def iterations_of(state: dict[str, Any]) -> int:
@@ -112,11 +111,11 @@ def frames_of(rollout: Rollout, command: Command | None, several: bool = False) 
         yield t, rollout.qpos() if several else rollout.qpos()[0]
 
 
-def run_rollout(run: Run, iteration: "Iteration", config: Config, cfg: Settings) -> RunRollout:
+def run_rollout(run: Run, player: "Player", config: Config, cfg: Settings) -> RunRollout:
     """Worlds of a run's task in which its policy acts: worlds= of them, or one."""
-    task, n = task_on_ground(run, iteration.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
+    task, n = task_on_ground(run, player.env.task, cfg["kind"], cfg["level"]), cfg["worlds"] or 1
     from gpusim_rl.assembly.models import make_picture_model  # loads torch, after mistakes
 
     options: dict[str, Any] = dict(weights=config.task.weights, noise=config.task.noise)
     options |= dict(seed=cfg["seed"], picture=make_picture_model(config))
-    return RunRollout(iteration.policy, task, n, **options)
+    return RunRollout(player.policy, task, n, **options)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from gpusim_rl.assembly.earlier_runs import demonstration_env, for_playing, record_run
-from gpusim_rl.assembly.iteration import make_iteration
+from gpusim_rl.assembly.earlier_runs import demonstration_env, make_player, record_run
 from gpusim_rl.config import compose, resume, validate
 from gpusim_rl.config.sections import Config
 from gpusim_rl.deploy import exported, runtime
@@ -24,15 +23,15 @@ def record_episodes(cfg: player.Settings) -> Demonstrations:
     """
     episodes, seed = cfg["episodes"], SEED + cfg["seed"]
     if cfg["run"] or not cfg["onnx"]:
-        iteration, config = player.load_run(find_run(cfg), cfg)
+        trained, config = player.load_run(find_run(cfg), cfg)
         if not cfg["onnx"]:
-            return record_run(config, iteration, episodes, seed)
+            return record_run(config, trained, episodes, seed)
     path = Path(cfg["onnx"])
     policy, model = exported.open_onnx(path)
     if not cfg["run"]:
         config = task_config(policy, cfg)
-        iteration = make_iteration(for_playing(config), num_envs=1)
-    task = iteration.env.task
+        trained = make_player(config)
+    task = trained.env.task
     same_robot = model_digest(model) == model_digest(task.mjm)
     if policy.description["task"] != config.task.name or not same_robot:
         raise ValueError(f"{path} does not fit task={config.task.name}, or is for another robot")

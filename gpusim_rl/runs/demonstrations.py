@@ -106,29 +106,24 @@ class Demonstrations:
             raise ValueError(f"{path} holds no demonstrations: play.py mode=record writes them")
         return cls(packed_record(tensors, path), description)
 
-    def write_rows(self, record: Record, rows: int, worlds: Tensor) -> None:
-        """Fill the first rows of a ring (R, B, …), as if its worlds had done these steps. In place.
+    def steps(self, columns: Columns, rows: int, worlds: Tensor) -> Record:
+        """Steps (rows, B, …) with these columns, as if B worlds had done them.
 
         Each world gets successive steps, from another one on. Its last row ends an episode, since
-        no row that the worlds write later follows from it. ValueError if the ring has a column that
-        no demonstration has.
+        no row that the worlds write later follows from it. ValueError if no demonstration has one
+        of the columns.
 
-        Args:
-            rows: of the ring, at most R.
-            worlds: (B,) int64 global ids.
+        worlds: (B,) int64 global ids.
         """
-        if missing := [x for x in record.columns if x not in {*self.record.columns, "fault"}]:
+        if missing := [x for x in columns if x not in {*self.record.columns, "fault"}]:
             raise ValueError(f"demonstrations have no column {missing[0]!r}")
-        size, steps = len(self.record), torch.arange(rows, device=worlds.device)
-        taken = (steps[:, None] + worlds * rows) % size  # (rows, B)
-        for name in record.columns:
-            place = record.column(name)[:rows]
-            if name == "fault":
-                place.zero_()
-            else:
-                place.copy_(self.record.column(name)[taken])
-        last = record.column("truncated")[rows - 1]
-        last.copy_(1.0 - record.column("terminated")[rows - 1])
+        steps = Record.zeros(columns, rows, len(worlds), device=worlds.device)
+        order = torch.arange(rows, device=worlds.device)[:, None] + worlds * rows
+        taken = order % len(self.record)  # (rows, B)
+        for name in (x for x in columns if x != "fault"):
+            steps.column(name).copy_(self.record.column(name)[taken])
+        steps.column("truncated")[-1] = 1.0 - steps.column("terminated")[-1]
+        return steps
 
 
 def packed_record(tensors: dict[str, Tensor], path: Path) -> Record:

@@ -17,7 +17,6 @@ from rich.table import Table
 from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.assembly.earlier_runs import Maker
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.assembly.learners import world_multiple
 from gpusim_rl.config.device_overrides import choose_device_overrides
@@ -34,6 +33,7 @@ from gpusim_rl.core.memory import OutOfMemory, free_bytes, free_unused, out_of_m
 FEW = {"cpu": 32, "cuda": 1024}
 MORE = 4  # times as many are measured as well
 SPARE = 0.1  # share of the free memory that is not used
+Maker = Callable[..., Iteration]  # (configuration, num_envs=…)
 PARTS = ("physics", "environment", "rollout", "networks", "optimizer", "update")
 
 
@@ -141,7 +141,7 @@ def measure_parts(
     size = {
         "physics": held_bytes(iteration.env.sim, seen),
         "environment": held_bytes(iteration.env, seen),
-        "rollout": held_bytes(iteration.source, seen, skip=(iteration.policy,)),
+        "rollout": held_bytes([iteration.source, iteration.ring], seen, skip=(iteration.policy,)),
         "networks": held_bytes([x.tensor for x in policy], seen),
         "optimizer": held_bytes([x.tensor for x in iteration.tensors().values()], seen),
         "update": held_bytes(iteration, seen),

@@ -6,7 +6,6 @@ from pathlib import Path
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.assembly.earlier_runs import load_last
 from gpusim_rl.assembly.learners import ACTOR
@@ -32,9 +31,7 @@ def open_run(cfg: Config, iteration: Iteration) -> Opened:
     if cfg.resume:
         return continue_run(cfg, iteration)
     weights = begin_with(Path(cfg.start), iteration, cfg.algo.name) if cfg.start else {}
-    if isinstance(iteration.learner, Cloning):
-        iteration.learner.clone(errors.warn if iteration.group.rank == 0 else lambda line: None)
-        weights = policy_of(iteration.state())
+    iteration.begin(errors.warn if iteration.group.rank == 0 else lambda line: None)
     run, cfg = create_run(cfg, iteration)
     if weights and iteration.group.rank == 0:
         write_whole(run.path / START, to_bytes(weights))
@@ -94,12 +91,11 @@ def create_run(cfg: Config, iteration: Iteration) -> tuple[Run, Config]:
     if group.rank > 0:
         return Run(path), cfg
     run = Run.create(path, cfg.plain, again=cfg.auto_resume)
-    copies = keep_models(cfg, path, iteration.spec.teacher)
-    users = {"demos": iteration.learner, "reward.demos": next(iter(iteration.rewards), None)}
-    for key, user in users.items():
-        if demos := getattr(user, "demos", None):
-            copies[key] = str(path / resume.KEPT[key])
-            demos.write(Path(copies[key]))
+    given = iteration.spec.given
+    copies = keep_models(cfg, path, given.get("teacher"))
+    for key in given.keys() & resume.KEPT.keys():
+        copies[key] = str(path / resume.KEPT[key])
+        given[key].write(Path(copies[key]))
     cfg = cfg.replace(copies)
     run.configure(cfg.plain)
     return run, cfg
@@ -119,7 +115,7 @@ def continue_run(cfg: Config, iteration: Iteration) -> Opened:
     # it may have gone back to a checkpoint, and ended before it wrote the next one
     rollbacks = max(run.rollbacks(), int(number(metadata.get("rollbacks"))))
     load_checkpoint(iteration, cfg, (state, metadata, path), before=rollbacks, now=rollbacks)
-    if not getattr(iteration.learner, "keeps_record", True):
+    if iteration.ring and not iteration.ring.spec.saved:
         errors.warn("the checkpoint holds no ring of steps: it is filled anew before more updates")
     if iteration.iterations > cfg.iterations:
         done = f"{run.path} has done {iteration.iterations} already"
@@ -154,18 +150,17 @@ def load_checkpoint(
         now: roll-backs so far.
     """
     state, metadata, path = checkpoint
-    changed, learner = resume.edits(metadata, cfg.plain, path), iteration.learner
+    changed, write = resume.edits(metadata, cfg.plain, path), iteration.algorithm.write_numbers
     names = {key.removeprefix("algo.") for key in changed if key.startswith("algo.")}
-    writes = hasattr(learner, "write_numbers")
-    if "learning_rate" in names and not writes:
-        kind, line = type(learner).__name__, changed["algo.learning_rate"]
-        raise ValueError(f"{line}: {kind} has no method write_numbers that changes its rates")
+    if "learning_rate" in names and not write:
+        line = changed["algo.learning_rate"]
+        raise ValueError(f"{line}: SPEC of algo={cfg.algo.name} has no write_numbers to change it")
     iteration.load(state, str(path))
     saved = int(number(metadata.get("rollbacks")))
     before = max(before, saved)
     iteration.slow_down(0.5 ** (before - saved))
-    if writes:
-        learner.write_numbers(names)
+    if write:
+        write(iteration.learner, names)
     iteration.slow_down(0.5 ** (now - before))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import viser
 
-from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.algorithms.iteration import Player
 from gpusim_rl.core import errors
 from gpusim_rl.core.metrics import tracks
 from gpusim_rl.core.paths import quoted
@@ -43,7 +43,7 @@ class PolicyPanel:
         self.scene = self.make_scene(self.rollout, word)
         self.begin()
 
-    def load(self, word: str) -> tuple[Run | None, Iteration | None, Rollout]:
+    def load(self, word: str) -> tuple[Run | None, Player | None, Rollout]:
         """The run and the PPO of a policy, None for one of a file, and the worlds it acts in."""
         if exported.is_file(word):
             return None, None, FileRollout(Path(word))

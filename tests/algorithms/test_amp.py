@@ -49,9 +49,9 @@ def make(worlds: slice = slice(0, B), group: ProcessGroup = SINGLE, **numbers: A
         clip=1.0,
         worlds=ids,
     )
-    count = torch.zeros((), dtype=torch.int64)
-    spec = Spec(**about, iteration=count, seed=1, threads=1, group=group)  # type: ignore
-    return AMP(spec, Settings(**NUMBERS | numbers), shown())
+    count, given = torch.zeros((), dtype=torch.int64), {"reward.demos": shown()}
+    spec = Spec(**about, iteration=count, seed=1, threads=1, group=group, given=given)  # type: ignore
+    return AMP(spec, Settings(**NUMBERS | numbers))
 
 
 def rollout(seed: int, worlds: slice = slice(0, B)) -> Record:
@@ -85,7 +85,7 @@ def test_reward_and_loss_against_numpy():
     model, record = make(), rollout(0)
     weights = [p.detach().double().numpy().copy() for p in model.network.parameters()]
     picked = [2, 0, 1]  # the term b is the third column
-    both = [model.demos.record, record]
+    both = [shown().record, record]
     x, y = (np.concatenate([r.critic[..., picked], r.end[..., picked]], -1) for r in both)
     x, y = ((v - x.mean(0)) / x.std(0, ddof=1) for v in (x, np.nan_to_num(y)))
     x, y = x.clip(-5, 5), y.clip(-5, 5)
@@ -123,7 +123,7 @@ def test_it_learns_to_tell_them_apart():
     assert real > 0.4 and own < -0.4
     like = rollout(0)
     for name in ("critic", "end"):
-        like.column(name).copy_(getattr(model.demos.record, name)[: T * B].view(T, B, -1))
+        like.column(name).copy_(getattr(shown().record, name)[: T * B].view(T, B, -1))
     like.reward.zero_()
     record.reward.zero_()
     for steps in (like, record):

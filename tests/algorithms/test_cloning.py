@@ -48,7 +48,7 @@ def make(shown: Path, *words: str) -> Any:
 def cloned(shown: Path, *words: str) -> Any:
     """The same, cloned."""
     iteration = make(shown, *words)
-    iteration.learner.clone(lambda line: None)
+    iteration.begin()
     return iteration
 
 

@@ -8,16 +8,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gpusim_rl.algorithms.distill.distill import Distill
+from gpusim_rl.algorithms.distill.spec import SPEC
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.assembly.joining import join
 from gpusim_rl.commands.train import configure
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer
 from tests import graphs
 from tests.command_lines import TINY
 from tests.guard import reads_nothing
-from tests.worlds import TASKS, differing, goes_on, make_env, make_policy, read
+from tests.worlds import TASKS, differing, goes_on, join, make_env, make_policy, read
 
 GRU = ("algo=distill", "task.hide=[speeds]", "algo.memory=gru")
 SMALL = ("task=cartpole", *TINY, "log=none")
@@ -33,8 +32,7 @@ def distilling(name: str = "cartpole", num_envs: int = 8, num_steps: int = 4, **
         p.mul_(100.0)
     settings = read("algo/distill") | {"hidden": (16,), "num_minibatches": 2} | how
     del settings["name"]
-    parts = {"num_steps": num_steps, "graph": "parts", "threads": 0}
-    return join(env, Distill, settings, **parts, make_teacher=lambda spec: teacher)
+    return join(env, SPEC, settings, num_steps=num_steps, given={"teacher": teacher})
 
 
 @pytest.mark.parametrize("fuse", ["off", "on"])
@@ -164,7 +162,7 @@ def test_a_run_keeps_its_teacher(folder, capsys):
     words = (*SMALL, *GRU, "teacher=teacher", "num_envs=16", "num_steps=4")
     run(*words, "run_dir=whole", "iterations=4")
     part = run(*words, "run_dir=part", "iterations=2")
-    actor = part.loop.iteration.spec.teacher.state_dict()
+    actor = part.loop.iteration.spec.given["teacher"].state_dict()
     assert all(torch.equal(x, state("teacher")[f"policy/actor.{k}"]) for k, x in actor.items())
     del part
     shutil.rmtree("teacher")

@@ -1,25 +1,27 @@
 """The protocols: what learners, sources and reward models may rely on."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from gpusim_rl.algorithms.learner import Spec
+from gpusim_rl.algorithms.learner import LearnerSpec, Spec
+from gpusim_rl.algorithms.ppo import spec
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.assembly.iteration import make_iteration
-from gpusim_rl.assembly.joining import join
 from gpusim_rl.commands.train import configure
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Columns, Record, vector
+from gpusim_rl.core.ring import Ring, RingSpec
 from gpusim_rl.core.states import shared
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY
-from tests.worlds import algo, goes_on, make_env
+from tests.worlds import algo, goes_on, join, make_env
 
-HOW = {"num_steps": 4, "graph": "parts", "threads": 0}
+HOW = {"num_steps": 4}
 
 
 def settings() -> dict:
@@ -27,17 +29,21 @@ def settings() -> dict:
     return algo(hidden=(16,), num_minibatches=2, update_epochs=1)
 
 
-class Ring(PPO):
-    """PPO on the last steps of a record that keeps twelve, and looks at the actor's end."""
+class Reader(PPO):
+    """It reads a ring, and looks at the actor's end."""
 
     def __init__(self, spec: Spec, settings: Any):
         super().__init__(spec, settings)
-        self.length = 12
         self.columns: Columns = self.columns | {"end_obs": spec.views["actor"]}
         self.seen = torch.zeros(())
 
-    def update(self, record: Record) -> None:
-        self.seen.copy_(record.end_obs.sum() + record.reward.sum())
+    def update(self, ring: Ring) -> None:
+        self.seen.copy_(ring.record.end_obs.sum() + ring.record.reward.sum())
+
+
+def reader(rows: int) -> LearnerSpec:
+    """The algorithm, with a ring of so many rows."""
+    return replace(spec.SPEC, make=Reader, ring=lambda settings: RingSpec(rows))
 
 
 class Bonus:
@@ -63,14 +69,14 @@ class Bonus:
 
 
 def test_a_ring_resumes_to_the_bit():
-    """A record longer than an iteration goes on where it was, and a checkpoint holds it."""
+    """A ring goes on where it was, and a checkpoint holds it."""
     whole, part = (
-        join(make_env("cartpole", 8, episode=0.3), Ring, settings(), **HOW) for _ in range(2)
+        join(make_env("cartpole", 8, episode=0.3), reader(12), settings(), **HOW) for _ in range(2)
     )
     for _ in range(2):
         whole.iteration()
     state = goes_on(whole, part, 2)
-    assert "record/float32" in state and int(state["record/next"]) == 16 % 12
+    assert "ring/float32" in state and state["ring/count"].tolist() == [16] * 8
     assert whole.learner.seen == part.learner.seen != 0
 
 
@@ -93,8 +99,8 @@ def test_the_actors_view_of_the_end():
 def test_a_reward_model_pays_before_the_update():
     """Its reward is in what is learned from, its metrics and tensors are in their places."""
     plain, paid = (
-        join(make_env("cartpole", 8), PPO, settings(), **HOW, make_rewards=make)
-        for make in (None, lambda spec: (Bonus(),))
+        join(make_env("cartpole", 8), replace(spec.SPEC, make_rewards=make), settings(), **HOW)
+        for make in (None, lambda spec, learner: (Bonus(),))
     )
     for _ in range(2):
         plain.iteration()
@@ -107,7 +113,7 @@ def test_a_reward_model_pays_before_the_update():
 
 def test_what_is_learned_and_what_worlds_hold():
     """Two parts make up a checkpoint, and no tensor is in both."""
-    made = join(make_env("cartpole", 8), PPO, settings(), **HOW)
+    made = join(make_env("cartpole", 8), spec.SPEC, settings(), **HOW)
     learned, held = made.learned(), made.held()
     assert made.tensors().keys() == learned.keys() | held.keys() and not learned.keys() & held
     assert {"iteration", "policy/log_std"} <= learned.keys()
@@ -124,7 +130,7 @@ def test_a_column_that_no_step_gives():
 
     says = r"wants the column 'depth' .* choose of obs \(5,\), critic"
     with pytest.raises(ValueError, match=says):
-        join(make_env("cartpole", 8), Greedy, settings(), **HOW)
+        join(make_env("cartpole", 8), replace(spec.SPEC, make=Greedy), settings(), **HOW)
 
 
 def test_a_training_is_left_at_a_row(tmp_path, monkeypatch):
@@ -170,6 +176,7 @@ def test_numbers_that_somebody_else_writes():
         ({"metrics": (Metric("return"),)}, "two metrics are named 'return'"),
         ({"metrics": (Metric("x", format=".3d"),)}, "metric 'x': '.3d' formats no number"),
         ({"rates": None}, "the learner Wrong lacks rates"),
+        ({"columns": ["obs"]}, "the learner Wrong: columns is a list, expected a dict"),
     ],
 )
 def test_a_learner_that_is_wrong(change, says):
@@ -182,4 +189,4 @@ def test_a_learner_that_is_wrong(change, says):
                 delattr(self, name) if value is None else setattr(self, name, value)
 
     with pytest.raises(ValueError, match=says):
-        join(make_env("cartpole", 4), Wrong, settings(), **HOW)
+        join(make_env("cartpole", 4), replace(spec.SPEC, make=Wrong), settings(), **HOW)

@@ -3,6 +3,7 @@ a reward model."""
 
 import re
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ import torch
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.rewards.rnd.rnd import RND
 from gpusim_rl.algorithms.rewards.rnd.settings import Settings
+from gpusim_rl.algorithms.rewards.rnd.spec import SPEC
 from gpusim_rl.assembly.iteration import make_iteration
-from gpusim_rl.assembly.joining import join
-from gpusim_rl.assembly.learners import REWARDS
+from gpusim_rl.assembly.learners import load_reward
 from gpusim_rl.commands.train import configure
 from gpusim_rl.config import numbers
 from gpusim_rl.config.user_files import our_names
@@ -24,10 +25,10 @@ from gpusim_rl.core.record import Record, vector
 from gpusim_rl.core.states import copy_state
 from gpusim_rl.training.loop import ABOVE
 from gpusim_rl.training.trainer import Trainer
-from tests.algorithms.test_iteration import HOW, Bonus, Ring, settings
+from tests.algorithms.test_iteration import HOW, Bonus, reader, settings
 from tests.command_lines import TINY
 from tests.guard import reads_nothing
-from tests.worlds import TASKS, check_words, goes_on, make_config, make_env
+from tests.worlds import TASKS, check_words, goes_on, join, make_config, make_env
 
 T, B, NC, DT = 4, 6, 5, 0.05
 NUMBERS: dict[str, Any] = dict(weight=0.5, gamma=0.9, learning_rate=1e-3, hidden=[8], features=3)
@@ -150,14 +151,6 @@ def test_two_processes_are_one():
     halves_are_one(make, rollout, B)
 
 
-class Small(Ring):
-    """A ring of ten rows: iterations of four do not divide it."""
-
-    def __init__(self, spec: Spec, settings: Any):
-        super().__init__(spec, settings)
-        self.length = 10
-
-
 class One(Bonus):
     """A reward model that pays 1 for each step, always."""
 
@@ -171,45 +164,37 @@ class One(Bonus):
 def test_a_ring_is_paid_once():
     """Each step of a ring is paid once, whatever its length, and before the learner reads it."""
     plain, paid = (
-        join(make_env("cartpole", 8), Small, settings(), **HOW, make_rewards=make)
-        for make in (None, lambda spec: (One(),))
+        join(make_env("cartpole", 8), replace(reader(10), make_rewards=make), settings(), **HOW)
+        for make in (None, lambda spec, learner: (One(),))
     )
     for k in range(1, 6):
         plain.iteration()
         paid.iteration()
-        added = paid.source.record.reward - plain.source.record.reward
+        added = paid.ring.record.reward - plain.ring.record.reward
         full = torch.zeros(10)
         full[: min(4 * k, 10)] = 1.0
         assert added.numpy() == pytest.approx(full[:, None].expand(10, 8).numpy(), abs=1e-6)
-    end = paid.source.record.end_obs.sum() + paid.source.record.reward.sum()
+    end = paid.ring.record.end_obs.sum() + paid.ring.record.reward.sum()
     assert paid.learner.seen == end
 
 
-def test_a_short_record_is_refused():
-    """A record of fewer steps than an iteration cannot be paid for."""
-
-    class Short(Ring):
-        def __init__(self, spec: Spec, settings: Any):
-            super().__init__(spec, settings)
-            self.length = 3
-
-    with pytest.raises(ValueError, match="reward models need a record of 4 steps, not 3"):
-        join(
-            make_env("cartpole", 8), Short, settings(), **HOW, reward=(RND, Settings(**NUMBERS), {})
-        )
+def test_a_short_ring_is_refused():
+    """A ring of fewer steps than an iteration cannot take them."""
+    with pytest.raises(ValueError, match="a ring of 3 rows is too short for num_steps=4"):
+        join(make_env("cartpole", 8), reader(3), settings(), **HOW)
 
 
 EACH = [pytest.param(x, marks=[pytest.mark.matrix] * (x != "cartpole")) for x in TASKS]
 
 
-@pytest.mark.parametrize("kind", [Small, *EACH])
+@pytest.mark.parametrize("kind", ["ring", *EACH])
 def test_an_iteration_reads_nothing_and_resumes_to_the_bit(kind):
     """With PPO on every task and with a ring: no host read, a finite bonus, and a continuation is
     the same bit by bit."""
-    if kind is Small:
-        reward = RND, Settings(**NUMBERS), {}
+    if kind == "ring":
+        reward = SPEC, Settings(**NUMBERS)
         env = (make_env("cartpole", 8, episode=0.3) for _ in range(2))
-        first, second = (join(x, kind, settings(), **HOW, reward=reward) for x in env)
+        first, second = (join(x, reader(10), settings(), **HOW, reward=reward) for x in env)
     else:
         words = (f"task={kind}", *TINY_RND[1:])
         first, second = (make_iteration(make_config(*words)) for _ in range(2))
@@ -300,7 +285,8 @@ def test_a_run_keeps_its_reward_model(tmp_path, monkeypatch, capsys):
 
 def test_every_choice_has_a_class():
     """Each file of conf/reward is of a model of ours, or of none."""
-    assert our_names("reward") == {"none", *REWARDS}
+    names = our_names("reward") - {"none"}
+    assert len(names) == 2 and all(load_reward(name).settings for name in names)
 
 
 def test_a_bonus_above_the_tasks_reward_is_said(tmp_path, monkeypatch, capsys):

@@ -7,10 +7,7 @@ import pytest
 import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from gpusim_rl.algorithms.replay import draw_windows
-from gpusim_rl.algorithms.sac.sac import SAC
-from gpusim_rl.algorithms.sac.settings import Settings
-from gpusim_rl.assembly.joining import join
+from gpusim_rl.algorithms.sac.spec import SPEC
 from gpusim_rl.core.record import Record, vector
 from gpusim_rl.core.symmetry import MirrorModule, unmoved
 from gpusim_rl.networks.encoders import HiddenLayers
@@ -19,16 +16,18 @@ from gpusim_rl.networks.squashed import SoftActorCritic
 from gpusim_rl.networks.symmetric import EvenOddSplit
 from gpusim_rl.runs.demonstrations import Demonstrations, demonstration_columns
 from tests.guard import reads_nothing
-from tests.worlds import TASKS, goes_on, make_env, read
+from tests.worlds import TASKS, goes_on, join, make_env, read
 
 SMALL: dict[str, Any] = dict(hidden=(16, 16), batch_size=16, warmup=32, updates=1, replay=24)
 
 
-def make_sac(env: Any, *, num_steps: int = 8, graph: str = "parts", **numbers: Any) -> Any:
+def make_sac(
+    env: Any, *, num_steps: int = 8, graph: str = "parts", given: Any = None, **numbers: Any
+) -> Any:
     """An iteration of a small SAC over an Env; `numbers` are those of `Settings`."""
     values = {key: x for key, x in read("algo/sac").items() if key != "name"}
-    settings = Settings(**(values | SMALL | numbers))
-    return join(env, SAC, settings, num_steps=num_steps, graph=graph, threads=0, fuse="on")
+    run = dict(num_steps=num_steps, graph=graph, fuse="on", given=given or {})
+    return join(env, SPEC, values | SMALL | numbers, **run)
 
 
 def small_layers(*widths: int) -> HiddenLayers:
@@ -96,22 +95,23 @@ def test_one_update_is_the_formula():
     sac = make_sac(make_env("cartpole", 8), policy_delay=1, symmetry="none")
     for _ in range(5):
         sac.iteration()
-    learner, policy, ring = sac.learner, sac.policy, sac.source.record
+    learner, policy, ring = sac.learner, sac.policy, sac.ring
     learner.updates.add_(1)
     learner.rng.draw(learner.updates)
     unit = learner.rng.uniform("sac/windows", 0.0, learner.ones)
     noise = learner.rng.normal("sac/actions", 2 * policy.nu * learner.draws)
     noise, later = noise.view(-1, 2 * policy.nu).chunk(2, 1)
     learner.updates.sub_(1)
-    batch = draw_windows(ring, learner.count, unit, length=3, gamma=learner.cfg.gamma)
+    windows = ring.windows(ring.draw(unit, 3).places, 3)
+    first, last, paid = windows.at(0), windows.at(3), windows.returns(learner.cfg.gamma)
     alpha = learner.log_alpha.exp().item()
     with torch.no_grad():
-        then, log_prob = policy.draw(policy.actor.normalizer(batch.then.obs), later)
-        q = policy.values(policy.target, policy.critic_normalizer(batch.then.critic), then)
-        y = batch.gain / learner.scale + batch.discount * (q.min(0).values - alpha * log_prob)
-        states = policy.critic_normalizer(batch.first.critic)
-        error = policy.values(policy.critic, states, batch.first.action) - y
-        huber = torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5) * batch.valid
+        then, log_prob = policy.draw(policy.actor.normalizer(last.obs), later)
+        q = policy.values(policy.target, policy.critic_normalizer(last.critic), then)
+        y = paid.gain / learner.scale + paid.discount * (q.min(0).values - alpha * log_prob)
+        states = policy.critic_normalizer(first.critic)
+        error = policy.values(policy.critic, states, first.action) - y
+        huber = torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5) * paid.valid
         loss = huber.mean(1).sum()
     before = learner.sums.clone()
     first, critic, drawn = learner.learn_values(ring)
@@ -149,7 +149,7 @@ def test_a_ring_that_is_not_saved_is_filled_again():
     for _ in range(6):
         first.iteration()
     state = first.state()
-    assert not [name for name in state if name.startswith("record/")]
+    assert not [name for name in state if name.startswith("ring/")]
     second.load(state, "the first")
     weights = second.learner.critics.weights["critic"].detach().clone()
     second.learner.cfg.__dict__["warmup"] = 100  # of 64 samples an iteration
@@ -171,7 +171,7 @@ def test_what_is_no_number_is_never_learned_from(what):
         if what == "physics":
             sac.env.sim.qpos[world, 0] = value
         else:
-            sac.source.record.column(what)[2, world] = value
+            sac.ring.record.column(what)[2, world] = value
     for _ in range(3):
         sac.iteration()
     assert all(torch.isfinite(x).all() for x in sac.learner.policy.state_dict().values())
@@ -187,7 +187,7 @@ def test_a_loss_that_is_no_number_is_skipped():
     learner = sac.learner
     learner.scale.fill_(float("nan"))
     before = learner.critics.weights["critic"].detach().clone()
-    learner.learn_values(sac.source.record)
+    learner.learn_values(sac.ring)
     assert torch.equal(before, learner.critics.weights["critic"]) and learner.sums[3] == 1
     for _ in range(2):  # what was skipped makes the iteration bad, of which three end it
         learner.running.fill_(float("nan"))
@@ -213,20 +213,21 @@ def test_numbers_that_do_not_fit(numbers, says):
 def test_a_ring_begins_with_demonstrations():
     """Its first rows are those of the file, windows are drawn from them, and the worlds go on
     behind them."""
-    sac = make_sac(make_env("cartpole", 8), num_steps=4, symmetry="none")
-    learner, ring = sac.learner, sac.source.record
-    record = Record.zeros(demonstration_columns(sac.env.views, 1), 60, device=torch.device("cpu"))
+    env = make_env("cartpole", 8)
+    record = Record.zeros(demonstration_columns(env.views, 1), 60, device=torch.device("cpu"))
     for name in ("obs", "critic", "action", "end"):
         record.column(name).normal_(generator=torch.Generator().manual_seed(1))
     record.column("truncated")[-1] = 1.0
-    learner.demos = Demonstrations(record, {})
-    sac.source.row.fill_(rows := learner.begin_ring(ring))
-    assert rows == 8 == learner.count
+    given = {"demos": Demonstrations(record, {})}
+    sac = make_sac(env, num_steps=4, symmetry="none", given=given)
+    sac.begin()
+    learner, ring = sac.learner, sac.ring.record
+    assert sac.ring.count.tolist() == [8] * 8
     assert torch.equal(ring.obs[:8, 0], record.obs[:8])
     assert torch.equal(ring.action[:8, 0], record.action[:8].clamp(-1, 1))
     assert learner.policy.actor.normalizer.count == 64
     before = ring.obs[:8].clone()
     sac.iteration()
-    assert torch.equal(before, ring.obs[:8]) and learner.count == 12
+    assert torch.equal(before, ring.obs[:8]) and sac.ring.written == 12
     assert ring.obs[8:12].abs().sum() > 0 and not ring.obs[12:].any()
     assert sac.report()()["skipped"] == 0

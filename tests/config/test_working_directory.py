@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,13 +16,12 @@ from safetensors.torch import save_file
 from gpusim_rl.adapters import common
 from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.assembly.environment import make_task
-from gpusim_rl.assembly.joining import check_settings
+from gpusim_rl.assembly.joining import make_settings
 from gpusim_rl.assembly.models import keep_models
 from gpusim_rl.commands import train as commands
 from gpusim_rl.config import command_line, compose, resume, validate
 from gpusim_rl.core import paths
 from gpusim_rl.core.paths import CONF, TASKS, find_asset, folders, user_folder
-from gpusim_rl.core.ranges import SHARE
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.play import replay_failure
 from gpusim_rl.robots.models import find_mjcf
@@ -32,15 +32,21 @@ from tests.worlds import TASKS as OURS
 
 ALGO = "name: mine\nelite: 0.2\nhidden: 8\n"
 LEARNER = """
-class Mine:
-    ranges = {"elite": SHARE}
-    def __init__(self, spec, *, elite, hidden, noise=1): ...
-    def update(self, record): ...
-    def measures(self): ...
+from dataclasses import dataclass
+from gpusim_rl.algorithms.learner import LearnerSpec
+from gpusim_rl.core.ranges import SHARE
+from gpusim_rl.core.sections import number
 
-def make_source(): ...
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    elite: float = number(SHARE)
+    hidden: int
+    noise: bool = False
+
+def make(spec, settings): ...
+
+SPEC = LearnerSpec(make=make, make_policy=make, settings=Settings, make_source=make)
 """
-IMPORT = "from gpusim_rl.core.ranges import SHARE\n"
 TASK = "from gpusim_rl.tasks.classic.cartpole import Cartpole\n\n\nclass Mine(Cartpole):\n    ...\n"
 
 
@@ -53,7 +59,7 @@ def here(tmp_path, monkeypatch, no_own_tasks):
     (tmp_path / "conf" / "algo" / "mine.yaml").write_text(ALGO)
     for folder in ("tasks", "algorithms"):
         (tmp_path / folder / "family").mkdir(parents=True)
-    (tmp_path / "algorithms" / "family" / "mine.py").write_text(IMPORT + LEARNER)
+    (tmp_path / "algorithms" / "family" / "mine.py").write_text(LEARNER)
     text = (CONF / "task" / "cartpole.yaml").read_text()
     for name in ("mine", "cartpole"):
         (tmp_path / "tasks" / "family" / f"{name}.py").write_text(TASK)
@@ -100,21 +106,20 @@ def test_other_numbers_for_ppo(here):
 
 
 def test_settings_of_a_learner(here):
-    """The keys of a learner are its keyword arguments, and its class says their ranges."""
-    kind, module = load_algorithm("mine")
-    assert module.make_source and kind.__module__ == "algorithms.family.mine"
-    assert load_algorithm("mine")[0] is kind
-    numbers = {"elite": 0.2, "hidden": 8}
-    assert yaml.safe_load(ALGO) == {"name": "mine", **numbers}
-    assert check_settings(kind, numbers) == (numbers, {"algo.elite": SHARE})
+    """The keys of a learner are the fields of its settings, which say their ranges."""
+    assert yaml.safe_load(ALGO) == {"name": "mine", "elite": 0.2, "hidden": 8}
+    spec, numbers = load_algorithm("mine"), {"elite": 0.2}
+    assert spec.make_source and load_algorithm("mine") is spec
     for values, says in (
-        ({"elite": 2}, r"algo\.elite=2: expected a number from 0 to 1"),
-        ({"depth": 2}, r"unknown key 'algo\.depth' in conf/algo/mine\.yaml: choose one of elite, "),
+        ({"elite": 2, "hidden": 8}, r"algo\.elite=2: expected a number from 0 to 1"),
+        ({"depth": 2}, r"algo\.hidden is missing in conf/algo/mine\.yaml"),
+        ({"hidden": 8, "depth": 2}, r"unknown key 'algo\.depth' .*: choose one of elite, hidden"),
+        ({"hidden": 8}, r"algo\.hidden has no range: Settings\.hidden = number\(…\)"),
     ):
         with pytest.raises(ValueError, match=says):
-            check_settings(kind, numbers | values)
-    with pytest.raises(ValueError, match=r"algo\.hidden is missing in conf/algo/mine\.yaml"):
-        check_settings(kind, {"elite": 0.2})
+            make_settings(spec, numbers | values, "mine")
+    with pytest.raises(ValueError, match=r"SPEC\.settings is 3, expected a dataclass"):
+        make_settings(replace(spec, settings=3), numbers, "mine")
 
 
 def test_an_incomplete_file(here):
@@ -308,7 +313,7 @@ def test_a_task_that_is_not_named(here):
     [
         ("raise OSError('gone')", "line 1: OSError: gone"),
         ("def f(:", "SyntaxError"),
-        ("x = 1", "defines 0 (subclasses of Task|classes with the methods update and measures)"),
+        ("x = 1", "defines 0 subclasses of Task|SPEC is NoneType, expected a LearnerSpec"),
     ],
 )
 def test_code_that_is_wrong(here, load, folder, text, says):

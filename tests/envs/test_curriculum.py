@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gpusim_rl.adapters import common
-from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.ppo.spec import SPEC
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config import check_words as words_of
 from gpusim_rl.config import compose, resume
@@ -131,7 +131,7 @@ def test_an_iteration_with_schedules_reads_nothing():
 
 
 MOVING = {task: [f"task.{name}" for name in scheduled_fields(load_task(task))] for task in TASKS}
-MOVING["quadruped"] += [f"algo.{name}" for name in PPO.changeable]
+MOVING["quadruped"] += [f"algo.{name}" for name in SPEC.changeable]
 # What a number is multiplied by, where half of it would change nothing within some iterations.
 SHARES = {"task.share_standing": 9.0, "algo.clip_value": 0.001, "algo.max_std": 0.01}
 SHARES |= {"algo.lr_min": 900.0, "algo.max_grad_norm": 0.1}
@@ -195,7 +195,7 @@ def test_every_number_that_moves_is_in_the_docs(name):
     section = compose.compose_plain("config", [f"task={name}"])["task"]
     for key in scheduled_fields(load_task(name)):
         assert f"`{key}`" in text and (key in section and curriculum.is_numeric(section[key]))
-    assert all(f"{key}`" in text for key in PPO.changeable)
+    assert all(f"{key}`" in text for key in SPEC.changeable)
 
 
 @dataclass(kw_only=True)

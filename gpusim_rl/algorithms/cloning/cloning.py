@@ -1,13 +1,13 @@
 """A learner that begins as a clone of demonstrations, and stays near them for a while."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.cloning.settings import Settings
-from gpusim_rl.algorithms.learner import Spec
+from gpusim_rl.algorithms.learner import LearnerSpec, Spec
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.returns import recurrence
 from gpusim_rl.core.graphs import is_empty_on_host
@@ -16,7 +16,6 @@ from gpusim_rl.core.record import Record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.runs.demonstrations import Demonstrations
 
 
 # Why: docs/decisions/teachers.md
@@ -31,17 +30,15 @@ class Cloning:
     the same demonstrations.
     """
 
-    def __init__(self, learner: PPO, demos: Demonstrations, settings: Settings, spec: Spec):
-        if not isinstance(learner, PPO):
-            raise ValueError(f"demos= is for algo=ppo, not for {type(learner).__name__}")
+    def __init__(self, learner: PPO, spec: Spec):
+        settings, demos = spec.given["cloning"], spec.given["demos"]
         if learner.policy.blank_memory(1):
             raise ValueError("demos= is for a policy without memory: set algo.memory=none")
         if settings.std <= float(learner.policy.min_std):
             least = f"must be above algo.min_std={float(learner.policy.min_std):g}"
             raise ValueError(f"cloning.std={settings.std} {least}")
         self.learner, self.demos, self.cfg, self.spec = learner, demos, settings, spec
-        self.policy, self.columns, self.length = learner.policy, learner.columns, learner.length
-        self.rates, self.changeable = learner.rates, learner.changeable
+        self.policy, self.columns, self.rates = learner.policy, learner.columns, learner.rates
         mine = Metric("clone_error", "loss/clone_error", "rms distance from the demonstrations")
         self.metrics = (*learner.metrics, mine)
         optimizer = self.optimizer = learner.optimizer
@@ -61,7 +58,7 @@ class Cloning:
 
     # -- before the first rollout ------------------------------------------------------------------
 
-    def clone(self, say: Callable[[str], None]) -> None:
+    def begin(self, record: Record, say: Callable[[str], None]) -> None:
         """Give the policy the demonstrations' actions, and the critic their returns. In place."""
         with torch_threads(self.spec.threads):
             self._normalize()
@@ -170,10 +167,6 @@ class Cloning:
         optimizer.clip(self.error)
         optimizer.step()
 
-    def write_numbers(self, names: set[str]) -> None:
-        """As the algorithm has it. In place."""
-        self.learner.write_numbers(names)
-
     def measures(self) -> Tensor:
         """(len(metrics),) those of the algorithm, and how far the actor is from what was shown."""
         return torch.cat([self.learner.measures(), self.error.sqrt()])
@@ -181,3 +174,16 @@ class Cloning:
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         return self.learner.tensors() | shared("cloning/", self.moments | {"error": self.error})
+
+
+def cloned(algorithm: LearnerSpec) -> LearnerSpec:
+    """PPO, or one with its parts, that begins as a clone."""
+
+    def make(spec: Spec, settings: Any) -> Cloning:
+        return Cloning(cast(PPO, algorithm.make(spec, settings)), spec)
+
+    def write_numbers(clone: Cloning, names: set[str]) -> None:
+        if algorithm.write_numbers:
+            algorithm.write_numbers(clone.learner, names)
+
+    return replace(algorithm, make=make, begin=Cloning.begin, write_numbers=write_numbers)

@@ -9,7 +9,7 @@ from gpusim_rl.algorithms.distill.settings import Settings
 from gpusim_rl.algorithms.distill.student import Student
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
-from gpusim_rl.algorithms.ppo.ppo import make_policy
+from gpusim_rl.algorithms.ppo import ppo
 from gpusim_rl.algorithms.ppo.samples import draw_worlds, first_steps
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import ENDS, Record, vector
@@ -24,8 +24,6 @@ class Distill:
     β = share · max(0, 1 - iteration / share_iterations)
     """
 
-    Settings = Settings
-    changeable = ("share", "max_grad_norm")
     metrics = (
         Metric("imitation_loss", "loss/imitation", "squared error of the student's actions"),
         Metric("share", "loss/teacher_share", "share of worlds in which the teacher acts", ".2f"),
@@ -33,15 +31,14 @@ class Distill:
     )
 
     def __init__(self, spec: Spec, settings: Settings):
-        self.spec, self.cfg, self.length = spec, settings, spec.num_steps
+        self.spec, self.cfg = spec, settings
         epochs, parts, worlds = settings.update_epochs, settings.num_minibatches, spec.num_envs
         if worlds % parts:
             raise ValueError(f"algo.num_minibatches={parts} does not divide num_envs={worlds}")
         self.sums = torch.zeros(len(self.metrics), device=spec.device)
         self.loss, self.share, self.bad = self.sums
         self.share.copy_(self.teacher_share(spec.iteration))
-        guide = spec.teacher, spec.clip, self.share
-        self.policy = make_policy(spec, settings, partial(Student, *guide))
+        self.policy = make_policy(spec, settings, self.share)
         target = vector(spec.action_width)
         self.seen = {"obs": spec.views["actor"]} | self.policy.actor.views
         self.columns = self.seen | dict(target=target) | ENDS
@@ -53,11 +50,6 @@ class Distill:
         self.order = self.next.new_zeros(self.count, worlds // parts)
         parts = self.begin, self.minibatch, self.finish
         self._begin, self._minibatch, self._finish = map(spec.capture, parts)
-
-    @staticmethod
-    def world_multiple(settings: Settings) -> int:
-        """Minibatches are of whole worlds, which they divide."""
-        return settings.num_minibatches
 
     def update(self, record: Record) -> None:
         """All epochs over the rollout, then what changes between rollouts. In place."""
@@ -132,3 +124,9 @@ class Distill:
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
         entries = {"sums": self.sums, "rate": self.rates[0]}
         return networks | shared("adam/", self.optimizer.tensors()) | shared("distill/", entries)
+
+
+def make_policy(spec: Spec, settings: Settings, share: Tensor | None = None) -> Student:
+    """The student; its teacher acts in a `share` () of the worlds, for who learns."""
+    guide = spec.given.get("teacher"), spec.clip, share
+    return ppo.make_policy(spec, settings, partial(Student, *guide))

@@ -18,7 +18,7 @@ class Student(ActorCritic):
     with a probability `share`, β (). `clip` is the largest action.
     """
 
-    def __init__(self, teacher: Any, clip: float, share: Tensor, *network: Any, **symmetry: Any):
+    def __init__(self, teacher: Any, clip: float, share: Any, *network: Any, **symmetry: Any):
         super().__init__(*network, **symmetry)
         del self.critic, self.critic_normalizer  # a student has a teacher instead
         self.guide = teacher, clip, share  # as a tuple, it is no part of the module's state

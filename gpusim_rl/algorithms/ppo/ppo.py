@@ -34,10 +34,7 @@ class PPO:
     ValueError if the kernels are asked for, and the loss is not the one that they compute.
     """
 
-    Settings = Settings
     loss = staticmethod(loss)
-    changeable = ("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl")
-    changeable += ("max_std", "lr_min", "lr_max", "lr_factor", "max_grad_norm")
     metrics = (
         Metric("policy_loss", "loss/policy", "policy loss"),
         Metric("value_loss", "loss/value", "value loss"),
@@ -53,7 +50,7 @@ class PPO:
     )
 
     def __init__(self, spec: Spec, settings: Settings):
-        self.spec, self.group, self.length = spec, spec.group, spec.num_steps
+        self.spec, self.group = spec, spec.group
         self.cfg = cfg = settings
         if cfg.fused and type(self).loss is not PPO.loss:
             raise ValueError(
@@ -83,11 +80,6 @@ class PPO:
         self._adapt, self._limit_std = self._record_launches()
         parts = self.pack_samples, self.minibatch, self.update_normalizers
         self._pack_samples, self._minibatch, self._update_normalizers = map(spec.capture, parts)
-
-    @staticmethod
-    def world_multiple(settings: Settings) -> int:
-        """A policy that remembers is trained by whole worlds, so that minibatches divide them."""
-        return settings.num_minibatches if settings.memory != "none" else 1
 
     def _make_fused_loss(self) -> FusedLoss:
         batch, grad = self.minibatches.batch, self.optimizer.gradients[self.policy.log_std]

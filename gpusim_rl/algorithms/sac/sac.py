@@ -1,6 +1,7 @@
 """Soft actor-critic (arXiv:1812.05905) for many worlds, in the manner of FastSAC."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -9,10 +10,10 @@ from torch.nn import functional as F
 
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
-from gpusim_rl.algorithms.replay import draw_windows
 from gpusim_rl.algorithms.sac.settings import Settings
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import ENDS, NUMBER, Record, view_columns
+from gpusim_rl.core.ring import Ring
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import as_array, torch_threads
 from gpusim_rl.networks.squashed import SoftActorCritic
@@ -41,9 +42,6 @@ class SAC:
     ValueError if numbers do not fit those of the worlds, or of the steps of an iteration.
     """
 
-    Settings = Settings
-    demos: Demonstrations | None = None  # which the ring begins with
-    changeable = ("gamma", "target_std", "tau", "max_grad_norm")
     metrics = (
         Metric("value", "loss/value_mean", "value of the policy's actions", ".2f", "value"),
         Metric("critic_loss", "loss/critic", "critic loss", ".2g", "critic loss"),
@@ -59,22 +57,11 @@ class SAC:
     def __init__(self, spec: Spec, settings: Settings):
         self.spec, self.group, self.cfg = spec, spec.group, settings
         cfg, device, nu = settings, spec.device, spec.action_width
-        self.length, self.keeps_record = cfg.replay, cfg.save_ring  # whether a checkpoint holds it
         self.cycles = check_numbers(spec, cfg)
         self.draws = cfg.batch_size // (spec.num_envs * self.group.size)  # windows of each world
         if cfg.tf32 and device.type != "cpu":
             torch.set_float32_matmul_precision("high")
-        symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden, bool(cfg.encoders))
-        self.policy = policy = SoftActorCritic(
-            spec.views,
-            nu,
-            hidden=cfg.hidden,
-            activation=cfg.activation,
-            bound=cfg.bound,
-            mirrors=mirrors if symmetry == "net" else None,
-            encoders=cfg.encoders,
-            seed=spec.seed,
-        ).to(device)
+        self.policy = policy = make_policy(spec, cfg)
         views = {x: spec.views[x] for x in ("actor", "critic", *cfg.encoders)}
         self.columns = view_columns(views) | policy.stored | {"reward": NUMBER} | ENDS
         self.log_alpha = nn.Parameter(torch.zeros(1, device=device))
@@ -88,7 +75,9 @@ class SAC:
         self.write_numbers({"alpha", "alpha_rate"})
         self.rng = spec.rng()
         zeros, ones = partial(torch.zeros, device=device), partial(torch.ones, device=device)
-        self.count, self.updates = (zeros((), dtype=torch.int64) for _ in range(2))
+        self.updates, self.stored = (zeros((), dtype=torch.int64) for _ in range(2))
+        # whether the ring holds the samples that updates wait for
+        self.ready = zeros((), dtype=torch.bool)
         self.ones, self.scale, self.bad = ones(self.draws), ones(()), zeros(())
         # discounted sums so far; their mean, mean absolute deviation and weight
         self.running, self.returns = zeros(spec.num_envs), zeros(3)
@@ -98,48 +87,46 @@ class SAC:
         self.entropy_of_width = nu * 0.5 * math.log(2 * math.pi * math.e)
         self._add_steps, self._learn = spec.capture(self.add_steps), spec.capture(self.learn)
 
-    def begin_ring(self, ring: Record) -> int:
-        """Begin a ring with the demonstrations, if any; how many rows they take. In place.
+    def begin(self, ring: Ring, say: Callable[[str], None]) -> None:
+        """Begin a ring with the demonstrations, if there are any. In place.
 
         ValueError if they are too many, or their actions larger than `bound`.
         """
-        self.count.zero_()
-        if self.demos is None:
-            return 0
-        size, worlds = len(self.demos.record), self.spec.num_envs * self.group.size
+        demos: Demonstrations | None = self.spec.given.get("demos")
+        if demos is None:
+            return
+        size, worlds = len(demos.record), self.spec.num_envs * self.group.size
         rows, bound = max(self.cfg.window + 1, -(-size // worlds)), self.policy.bound
         # an Env takes none beyond its limit
-        largest = min(float(self.demos.record.action.abs().max()), self.spec.clip)
+        largest = min(float(demos.record.action.abs().max()), self.spec.clip)
         if rows + self.spec.num_steps > len(ring):
             raise ValueError(f"demos: they take {rows} rows, too many for algo.replay={len(ring)}")
         if largest > bound:
             raise ValueError(f"demos: actions up to {largest:.3g}, beyond algo.bound={bound:g}")
-        self.demos.write_rows(ring, rows, self.spec.worlds)
-        ring.action[:rows].clamp_(-bound, bound)
-        views = [x[:rows].flatten(0, 1) for x in (ring.obs, ring.critic)]
-        valid = ring.fault.new_ones(rows * self.spec.num_envs)
+        slab = demos.steps(ring.record.columns, rows, self.spec.worlds)
+        slab.action.clamp_(-bound, bound)
+        views = [x.flatten(0, 1) for x in (slab.obs, slab.critic)]
+        valid = slab.fault.new_ones(rows * self.spec.num_envs)
         self.policy.update_normalizers(views, valid, self.group)
-        self.count.fill_(rows)
-        return rows
+        ring.write(slab)
 
-    def update(self, record: Record) -> None:
+    def update(self, ring: Ring) -> None:
         """The newest steps to normalizers and scale, then all updates. In place."""
         start = self.spec.timer.start
         with torch_threads(self.spec.threads):
             start("normalizers")
-            self._add_steps(record)
+            self._add_steps(ring)
             start("minibatches")
             for _ in range(self.cycles):
-                self._learn(record)
+                self._learn(ring)
 
     @torch.no_grad()
-    def add_steps(self, ring: Record) -> None:
-        """Count the newest steps, and add them to the normalizers and to the scale. In place."""
-        steps = self.spec.num_steps
-        self.count.add_(steps)
-        ages = torch.arange(-steps, 0, device=self.spec.device)
-        t = (self.count + ages).remainder(len(ring))
-        new = Record(ring.columns, {kind: x.index_select(0, t) for kind, x in ring.parts.items()})
+    def add_steps(self, ring: Ring) -> None:
+        """Add the newest steps to the normalizers and to the scale. In place."""
+        written, worlds = ring.written, self.spec.num_envs * self.group.size
+        self.stored.copy_(written.clamp(max=len(ring)))
+        self.ready.copy_((written * worlds >= self.cfg.warmup) & (written > self.cfg.window))
+        new = ring.newest(self.spec.num_steps)
         fault = new.fault
         views = [x.flatten(0, 1) for x in (new.obs, new.critic)]
         self.policy.update_normalizers(views, ~fault.flatten(), self.group)
@@ -166,13 +153,13 @@ class SAC:
         self.returns[1].lerp_(deviation, share)
         self.scale.copy_(self.returns[1].clamp(min=LEAST_RETURN_SCALE))
 
-    def learn(self, ring: Record) -> None:
+    def learn(self, ring: Ring) -> None:
         """`policy_delay` updates of the critics, and one of actor and temperature. In place."""
         for _ in range(self.cfg.policy_delay):
             first, critic, noise = self.learn_values(ring)
         self.learn_policy(first, critic, noise)
 
-    def learn_values(self, ring: Record) -> tuple[Record, Tensor, Tensor]:
+    def learn_values(self, ring: Ring) -> tuple[Record, Tensor, Tensor]:
         """One step of the critics. In place; the first steps of the batch, what the critics see of
         them, and noise (n, nu)."""
         policy, cfg = self.policy, self.cfg
@@ -182,21 +169,22 @@ class SAC:
             unit = self.rng.uniform("sac/windows", 0.0, self.ones)
             noise = self.rng.normal("sac/actions", 2 * policy.nu * self.draws)
             noise, later = noise.view(-1, 2 * policy.nu).chunk(2, 1)
-            batch = draw_windows(ring, self.count, unit, length=cfg.window, gamma=cfg.gamma)
-            steps = batch.first, batch.then
-            critic, then = (policy.critic_normalizer(x.critic) for x in steps)
-            action, log_prob = policy.draw(self.features(batch.then), later)
-            value = policy.values(policy.target, then, action).min(0).values
+            draw = ring.draw(unit, cfg.window)
+            windows = ring.windows(draw.places, cfg.window)
+            first, then, paid = windows.at(0), windows.at(cfg.window), windows.returns(cfg.gamma)
+            critic, after = (policy.critic_normalizer(x.critic) for x in (first, then))
+            action, log_prob = policy.draw(self.features(then), later)
+            value = policy.values(policy.target, after, action).min(0).values
             value = value - self.log_alpha.exp() * log_prob
-            target = batch.gain / self.scale + batch.discount * value
-        taken = policy.values(policy.critic, critic, batch.first.action / policy.bound)
-        error = F.smooth_l1_loss(taken, target.expand_as(taken), reduction="none") * batch.valid
-        loss = error.sum() / cfg.batch_size
-        self.step(self.critics, loss)
+            target = paid.gain / self.scale + paid.discount * value
+        taken = policy.values(policy.critic, critic, first.action / policy.bound)
+        error = F.smooth_l1_loss(taken, target.expand_as(taken), reduction="none")
+        self.step(self.critics, (error * (paid.valid * draw.weights)).sum() / cfg.batch_size)
+        ring.update(draw.places, (taken.detach() - target) * paid.valid)
         self.target.lerp_(self.critics.weights["critic"].data, cfg.tau)
-        self.sums[CRITIC_LOSS].add_(self.loss[0] * self.warm())
-        self.sums[SKIPPED].add_(self.critics.bad * self.warm())
-        return batch.first, critic, noise
+        self.sums[CRITIC_LOSS].add_(self.loss[0] * self.ready)
+        self.sums[SKIPPED].add_(self.critics.bad * self.ready)
+        return first, critic, noise
 
     def features(self, steps: Record) -> Tensor:
         """(n, width) what the actor's layers are given in some steps (n, …)."""
@@ -214,7 +202,7 @@ class SAC:
         temperature = alpha.sum() * (entropy - target / self.group.size)
         loss = (alpha.detach() * log_prob - value).sum() / n + temperature
         self.step(self.actor, loss)
-        warm, size = self.warm(), self.group.size
+        warm, size = self.ready, self.group.size
         self.sums[VALUE].add_(value.detach().sum() / n * size * warm)
         self.sums[ENTROPY].add_(entropy * size * warm)
         self.sums[COUNT].add_(warm)
@@ -229,21 +217,15 @@ class SAC:
             self.loss.copy_(loss.detach().view(1))
             self.group.all_reduce(self.loss)
             # a loss that is no number is skipped by the kernels that clip
-            optimizer.clip(torch.where(self.warm(), self.loss, torch.nan))
+            optimizer.clip(torch.where(self.ready, self.loss, torch.nan))
         optimizer.step()
-
-    def warm(self) -> Tensor:
-        """() whether the ring holds the samples that updates wait for."""
-        samples = self.count * (self.spec.num_envs * self.group.size)
-        return (samples >= self.cfg.warmup) & (self.count > self.cfg.window)
 
     def measures(self) -> Tensor:
         """(len(metrics),) means since the last report, whose sums begin anew."""
         sums, updates = self.sums, self.sums[COUNT].clamp(min=1)
         means = torch.stack([sums[VALUE], sums[CRITIC_LOSS] / self.cfg.policy_delay, sums[ENTROPY]])
         now = [self.log_alpha.detach()[0].exp(), self.scale, self.critics.rates["critic"]]
-        stored = self.count.clamp(max=self.length).float()
-        values = torch.stack([*(means / updates), sums[SKIPPED], *now, stored, self.bad])
+        values = torch.stack([*(means / updates), sums[SKIPPED], *now, self.stored, self.bad])
         sums.zero_()
         return values
 
@@ -266,10 +248,24 @@ class SAC:
         entries |= {"log_alpha": self.log_alpha, "updates": self.updates, "sums": self.sums}
         entries |= {"returns": self.returns, "scale": self.scale, "bad": self.bad}
         entries |= {"skipped": self.skipped}
-        entries |= {"count": self.count} if self.cfg.save_ring else {}
         adam = self.critics.tensors() | self.actor.tensors()
         tensors = networks | shared("adam/", adam) | shared("sac/", entries)
         return tensors | per_world("sac/", {"running": self.running})
+
+
+def make_policy(spec: Spec, cfg: Settings) -> SoftActorCritic:
+    """The networks that settings describe; ValueError if they cannot be as symmetric as asked."""
+    symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden, bool(cfg.encoders))
+    return SoftActorCritic(
+        spec.views,
+        spec.action_width,
+        hidden=cfg.hidden,
+        activation=cfg.activation,
+        bound=cfg.bound,
+        mirrors=mirrors if symmetry == "net" else None,
+        encoders=cfg.encoders,
+        seed=spec.seed,
+    ).to(spec.device)
 
 
 def check_numbers(spec: Spec, cfg: Settings) -> int:

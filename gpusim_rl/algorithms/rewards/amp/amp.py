@@ -28,16 +28,15 @@ class AMP:
     deviation of what was shown, of which every process has the same. ValueError for no such term.
     """
 
-    Settings = Settings
-    changeable = ("weight",)
     metrics = (
         Metric("style", "reward_model/style", "reward of the style [1/s]", ".3f", "style [1/s]"),
         Metric("shown", "reward_model/shown", "discriminator of what was shown", ".3f"),
         Metric("own", "reward_model/own", "discriminator of the policy's own steps", ".3f"),
     )
 
-    def __init__(self, spec: Spec, settings: Settings, demos: Demonstrations):
-        self.spec, self.cfg, self.demos, device = spec, settings, demos, spec.device
+    def __init__(self, spec: Spec, settings: Settings):
+        self.spec, self.cfg, device = spec, settings, spec.device
+        demos: Demonstrations = spec.given["reward.demos"]
         critic = spec.views["critic"]
         self.columns: Columns = dict(critic=critic, end=critic, reward=NUMBER, fault=FLAG)
         self.picked = torch.tensor(term_columns(demos, settings.terms), device=device)

@@ -26,8 +26,6 @@ class RND:
     In each iteration f̂ takes one step of Adam on the mean of e over the samples.
     """
 
-    Settings = Settings
-    changeable = ("weight",)
     metrics = (
         Metric("novelty", "reward_model/novelty", "error of the predictor"),
         Metric("bonus", "reward_model/bonus", "bonus of a step [1/s]", ".3f", "bonus [1/s]"),

@@ -3,18 +3,20 @@
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from gpusim_rl.algorithms.replay import draw_windows
 from gpusim_rl.core.record import FLAG, NUMBER, Record, vector
+from gpusim_rl.core.ring import Returns, Ring, RingSpec
 
 COLUMNS = dict(obs=vector(2), action=vector(1), reward=NUMBER)
 COLUMNS |= dict(terminated=FLAG, truncated=FLAG, fault=FLAG)
 ROWS, WORLDS, LENGTH, GAMMA = 12, 3, 3, 0.9
 
 
-def make_ring(written: int) -> Record:
+def make_ring(written: int) -> Ring:
     """A ring after so many steps, of which a tenth each end in every way; faults hold NaN."""
-    ring = Record.zeros(COLUMNS, ROWS, WORLDS, device=torch.device("cpu"))
+    ring = Ring(COLUMNS, RingSpec(ROWS), WORLDS, torch.device("cpu"))
+    slab = Record.zeros(COLUMNS, 1, WORLDS, device=torch.device("cpu"))
     generator = torch.Generator().manual_seed(written)
     for step in range(written):
         ends = torch.rand(WORLDS, generator=generator)
@@ -27,17 +29,24 @@ def make_ring(written: int) -> Record:
             "truncated": (ends > 0.1) & (ends < 0.2),
             "fault": fault,
         }
-        ring.put(torch.tensor([step % ROWS]), values)
+        slab.put(torch.tensor([0]), values)
+        ring.write(slab)
     return ring
 
 
-def reference(ring: Record, step: int, world: int) -> tuple[float, float, float]:
+def draw(ring: Ring, unit: Tensor) -> tuple[Record, Record, Returns]:
+    """The first rows of windows, those after them, and what they pay."""
+    windows = ring.windows(ring.draw(unit, LENGTH).places, LENGTH)
+    return windows.at(0), windows.at(LENGTH), windows.returns(GAMMA)
+
+
+def reference(ring: Ring, step: int, world: int) -> tuple[float, float, float]:
     """Gain, discount and validity of the window that begins at a step of a world."""
     gain, discount = 0.0, 1.0
     for i in range(LENGTH):
         row = {
-            name: ring.column(name)[(step + i) % ROWS, world].item()
-            for name in ring.columns
+            name: ring.record.column(name)[(step + i) % ROWS, world].item()
+            for name in COLUMNS
             if name not in ("obs", "action")
         }
         if row["fault"]:
@@ -54,32 +63,32 @@ def reference(ring: Record, step: int, world: int) -> tuple[float, float, float]
 @pytest.mark.parametrize("written", [4, 9, ROWS, 40])
 def test_windows_are_those_of_the_reference(written):
     """Targets of windows with a termination, a time limit, a fault and none of them."""
-    ring, count = make_ring(written), torch.tensor(written)
+    ring = make_ring(written)
     unit = torch.rand(WORLDS, 400, generator=torch.Generator().manual_seed(1))
-    batch = draw_windows(ring, count, unit, length=LENGTH, gamma=GAMMA)
+    first, then, paid = draw(ring, unit)
     seen, kinds = set(), set()
     for i in range(WORLDS * 400):
-        step, world = (int(x) for x in batch.first.obs[i])
-        assert world == i // 400 and torch.equal(batch.first.action[i], torch.tensor([1.0 * step]))
+        step, world = (int(x) for x in first.obs[i])
+        assert world == i // 400 and torch.equal(first.action[i], torch.tensor([1.0 * step]))
         gain, discount, valid = reference(ring, step, world)
-        assert batch.valid[i] == valid
+        assert paid.valid[i] == valid
         kinds.add((valid, discount == 0))
         if valid:
-            assert np.isclose(batch.gain[i], gain, atol=1e-6)
-            assert np.isclose(batch.discount[i], discount)
-        assert batch.then.obs[i].tolist() == [step + LENGTH, world]
+            assert np.isclose(paid.gain[i], gain, atol=1e-6)
+            assert np.isclose(paid.discount[i], discount)
+        assert then.obs[i].tolist() == [step + LENGTH, world]
         seen.add(step)
     # each window that lies whole in the ring, up to the newest row, which has an observation
     assert seen == set(range(max(0, written - ROWS), written - LENGTH))
-    assert torch.isfinite(batch.gain).all()
+    assert torch.isfinite(paid.gain).all()
     assert written < 40 or kinds == {(1.0, False), (1.0, True), (0.0, False)}
 
 
 def test_windows_are_drawn_alike():
     """Each start is as likely: the counts of 20 bins are those of chance."""
     unit = torch.rand(WORLDS, 9000, generator=torch.Generator().manual_seed(2))
-    batch = draw_windows(make_ring(40), torch.tensor(40), unit, length=LENGTH, gamma=GAMMA)
-    counts = batch.first.obs[:, 0].long().bincount()[28:]
+    first, _, _ = draw(make_ring(40), unit)
+    counts = first.obs[:, 0].long().bincount()[28:]
     expected = WORLDS * 9000 / len(counts)
     assert len(counts) == ROWS - LENGTH
     # chi-square of 8 degrees of freedom: above 26.1 in one of a thousand
@@ -89,5 +98,5 @@ def test_windows_are_drawn_alike():
 def test_a_ring_that_is_not_filled_gives_numbers():
     """Before there are enough steps, windows hold zeros and no NaN; nobody learns from them."""
     unit = torch.rand(WORLDS, 5, generator=torch.Generator().manual_seed(3))
-    batch = draw_windows(make_ring(1), torch.tensor(1), unit, length=LENGTH, gamma=GAMMA)
-    assert torch.isfinite(batch.gain).all() and torch.isfinite(batch.then.obs).all()
+    _, then, paid = draw(make_ring(1), unit)
+    assert torch.isfinite(paid.gain).all() and torch.isfinite(then.obs).all()

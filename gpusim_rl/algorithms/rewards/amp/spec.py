@@ -1,0 +1,7 @@
+"""Adversarial motion priors, as a training knows it."""
+
+from gpusim_rl.algorithms.learner import RewardSpec
+from gpusim_rl.algorithms.rewards.amp.amp import AMP
+from gpusim_rl.algorithms.rewards.amp.settings import Settings
+
+SPEC = RewardSpec(make=AMP, settings=Settings, changeable=("weight",))
