@@ -243,7 +243,7 @@ def run(seed: int, steps: int, folder: Path, device: str = "cpu") -> Result:
         with torch.no_grad():
             fused.prepare()
             for t in range(steps):
-                mean, _ = source.policy.compute(fused.inputs, {})
+                mean, _ = source.policy.compute(fused.inputs, {}, env.rng)
                 fused.scratch["step/head"].copy_(mean.nan_to_num())
                 check("before")
                 env.begin_step()

@@ -61,9 +61,10 @@ class Clone:
 
     def __init__(self, spec, cfg):
         self.cfg, self.policy = cfg, make_policy(spec, cfg)
-        self.columns = dict(obs=spec.views["actor"], action=vector(spec.action_width))
+        action = vector(spec.action_width)
+        self.columns = dict(obs=spec.views["actor"], action=action)
         self.optimizer = FlatAdam({"actor": [*self.policy.actor.parameters()]}, cfg.learning_rate)
-        self.rates = tuple(self.optimizer.rates.values())
+        self.rates = {"learning_rate": self.optimizer.all_rates}
         self.miss = torch.zeros(1)
 
     def update(self, record):
@@ -77,7 +78,7 @@ class Clone:
         return self.miss.clone()
 
     def tensors(self):
-        own = self.optimizer.tensors() | {f"rate{i}": x for i, x in enumerate(self.rates)}
+        own = self.optimizer.tensors() | self.rates
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
         return networks | shared("clone/", own | {"miss": self.miss})
 

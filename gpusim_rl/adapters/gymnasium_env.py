@@ -22,6 +22,7 @@ from gpusim_rl.config import compose
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.record import Column
 from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.envs.agents import folded
 from gpusim_rl.envs.observation import Observation
 from gpusim_rl.envs.state import State
 from gpusim_rl.viewer.offscreen import Camera
@@ -57,7 +58,7 @@ def row(obs: Any, i: int) -> Any:
 
 # Why: docs/decisions/code.md
 class Worlds(VectorEnv):
-    """B worlds of a task, stepped together.
+    """B worlds of a task, stepped together; of a task with several agents, B agents.
 
     When `step` returns, a world whose episode ended has already begun its next one. The observation
     (B, no) float32 is the actor's: with the task's noise, in SI units, not normalized. Of a task
@@ -82,7 +83,7 @@ class Worlds(VectorEnv):
             raise ValueError(f"render_mode={render_mode!r}: choose one of {choices}")
         self.cfg, self.env, self.render_mode = cfg, common.make_env(cfg), render_mode
         task, views = self.env.task, self.env.views
-        self.num_envs = self.env.num_envs
+        self.num_envs = self.env.num_rows
         self.metadata = self.metadata | {"render_fps": round(1 / task.dt)}
         spaces: dict[str, Any] = {name: space(x) for name, x in views.items() if name != "critic"}
         self.single_observation_space = Dict(spaces) if len(spaces) > 1 else spaces["actor"]
@@ -135,8 +136,8 @@ class Worlds(VectorEnv):
         env, ends = self.env, []
 
         def keep(s: State) -> None:
-            final = {"actor": env.observer.final(s, env.rows())}
-            ends.append(final | env.scheduled_task.views(s))
+            final = {"actor": env.observer.final(s, env.rows())} | env.scheduled_task.views(s)
+            ends.append({name: folded(x, env.agents) for name, x in final.items()})
 
         # Before `step` returns, the worlds whose episode ended have another state and past.
         step = env.step(action, keep)
@@ -162,10 +163,11 @@ class Worlds(VectorEnv):
         return {"critic": critic, "_critic": mask.copy(), "fault": fault, "_fault": mask.copy()}
 
     def render(self) -> tuple[np.ndarray, ...] | None:
-        """A picture (360, 480, 3) uint8 of each world; None unless render_mode is "rgb_array"."""
+        """A picture (360, 480, 3) uint8 for each row; None unless render_mode is "rgb_array"."""
         if self._camera is None:
             return None
-        return tuple(self._camera(qpos) for qpos in array(self.env.sim.qpos))
+        pictures = [self._camera(qpos) for qpos in array(self.env.sim.qpos)]
+        return tuple(x for x in pictures for _ in range(self.env.agents))
 
     def close_extras(self, **kwargs: object) -> None:
         """Free the OpenGL context."""
@@ -184,6 +186,8 @@ class World(gymnasium.Env):
 
     def __init__(self, task: str, **keys: Any):
         self.worlds = make(task, 1, **keys)
+        if (agents := self.worlds.num_envs) > 1:
+            raise ValueError(f"task={task} has {agents} agents in a world: use gymnasium.make_vec")
         self.render_mode = self.worlds.render_mode
         self.metadata = self.metadata | {"render_fps": self.worlds.metadata["render_fps"]}
         self.observation_space = self.worlds.single_observation_space

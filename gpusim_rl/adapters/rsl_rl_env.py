@@ -24,7 +24,8 @@ with common.needs(__name__, "rsl-rl-lib 5 or newer", "rsl"):
 
 
 class RslWorlds(VecEnv):
-    """B worlds of a task, stepped together, restarted in the step in which their episode ends.
+    """B worlds of a task, or agents of its worlds, stepped together, restarted in the step in which
+    their episode ends.
 
     Observations: groups "policy" (B, no), what a robot measures with its noise, and "critic" (B,
     nc), the same without noise and what only the simulator knows; those that the task adds have
@@ -35,7 +36,7 @@ class RslWorlds(VecEnv):
 
     def __init__(self, cfg: Config):
         self.cfg, self.env = cfg.plain, common.make_env(cfg)
-        self.num_envs, self.num_actions = self.env.num_envs, self.env.task.action_width
+        self.num_envs, self.num_actions = self.env.num_rows, self.env.task.action_width
         self.max_episode_length, self.device = self.env.task.horizon, self.env.device
 
     @property

@@ -11,14 +11,15 @@ from gpusim_rl.core.graphs import PartTimer, capture
 from gpusim_rl.core.record import ENDS, NUMBER, Column, Columns, Record, view_columns
 from gpusim_rl.core.states import Live, per_world
 from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.envs.dreams import row_columns
 from gpusim_rl.envs.env import Env
-from gpusim_rl.envs.fused_step import FusedStep, WholeSample
+from gpusim_rl.envs.fused_step import FusedStep, WholeSample, kept_rows
 from gpusim_rl.envs.step import ended
 from gpusim_rl.networks.policy import Policy, SampleInParts, restarted
 
 
-def step_columns(views: Columns, policy: Policy) -> Columns:
-    """The columns that a control step can give, in the order in which it gives them.
+def step_columns(env: Env, policy: Policy) -> Columns:
+    """The columns that a control step of an Env can give, in the order in which it gives them.
 
     - `obs` (no,), `critic` (nc,): what actor and critic observe before the action; and the further
       views of the task, by their names;
@@ -26,32 +27,34 @@ def step_columns(views: Columns, policy: Policy) -> Columns:
     - what `policy.sample` stores, such as `action` (nu,);
     - `end` (nc,): the critic's observation at the end of the step, before any restart;
     - `reward`, `terminated`, `truncated`, `fault`;
-    - `end_obs` (no,): the actor's observation at the end, without noise.
+    - `end_obs` (no,): the actor's observation at the end, without noise;
+    - `rows/…` and `after/…`, as `Dreams` has them.
     """
+    views = env.views
     ends = dict(end=views["critic"], reward=NUMBER) | ENDS | dict(end_obs=views["actor"])
-    memory = {
-        f"memory/{name}": Column(tuple(x.shape[1:])) for name, x in policy.blank_memory(1).items()
-    }
-    return view_columns(views) | memory | policy.stored | ends
+    blank = policy.blank_memory(1)
+    memory = {f"memory/{name}": Column(tuple(x.shape[1:])) for name, x in blank.items()}
+    return view_columns(views) | memory | policy.stored | ends | row_columns(env)
 
 
 def choose_columns(requested: Columns, available: Columns) -> Columns:
     """The requested columns, in the order in which a step gives them; ValueError if one is not."""
     for name, column in requested.items():
         if available.get(name) != column:
-            choices = ", ".join(f"{key} {x.shape}" for key, x in available.items())
+            choices = ", ".join(f"{k} {x.shape}" for k, x in available.items() if "/" not in k)
             raise ValueError(
                 f"the learner wants the column {name!r} {column.shape} of {column.dtype}, "
-                f"which a control step does not give: choose of {choices}"
+                f"which a control step does not give: choose of {choices} or spec.dreams.columns"
             )
     return {name: column for name, column in available.items() if name in requested}
 
 
 class Collector:
-    """Steps B worlds with a policy. Everything is written in place; the device counts the step.
+    """Steps an Env with a policy. Everything is written in place; the device counts the step.
 
     Args:
-        record: (T, B, …) with columns of `step_columns`; after T steps it begins anew.
+        record: (T, B, …) of the Env's B rows, with columns of `step_columns`; after T steps it
+            begins anew.
         graph: "parts" captures each part of a step. The physics of a Sim that is not capturable
             stays outside, and so does the rest of the step.
         timer: takes the time of each part.
@@ -73,8 +76,8 @@ class Collector:
         timer: PartTimer,
     ):
         self.env, self.policy, self.record, self.timer = env, policy, record, timer
-        self.memory = policy.blank_memory(env.num_envs)
-        record.memory = policy.blank_memory(env.num_envs)
+        self.memory = policy.blank_memory(env.num_rows)
+        record.memory = policy.blank_memory(env.num_rows)
         env.shows_end = "end_obs" in record.columns
         self.row = torch.zeros(1, dtype=torch.int64, device=env.device)
         self.fused: FusedStep | None = None
@@ -113,12 +116,12 @@ class Collector:
         env, observation = self.env, self.env.observation
         self.record.put(self.row, {f"memory/{name}": x for name, x in self.memory.items()})
         if self.fused:
-            memory = self.fused.compute(self.memory)
-            write(self.memory, memory)
+            write(self.memory, self.fused.compute())
             self.timer.start("control")
             return self.fused.act()
-        sampled, memory = self.policy.sample(observation, self.memory, env.rng)
-        self.record.put(self.row, view_columns(observation) | sampled)
+        sampled, memory = self.policy.sample(observation, self.memory, env.rng_of_agents)
+        views = view_columns(observation)
+        self.record.put(self.row, views | sampled | kept_rows(self.record, "rows", env.rows()))
         write(self.memory, memory)
         self.timer.start("control")  # in a graph it is a part of `act`
         env.apply_action(sampled["action"])
@@ -127,9 +130,9 @@ class Collector:
     def finish_step(self) -> None:
         """The part after the physics. In place."""
         if self.fused:
-            self.fused.finish()
-            began = self.fused.restarted
+            began = self.fused.finish()
         else:
+            self.record.put(self.row, kept_rows(self.record, "after", self.env.rows()))
             end = self.env.finish_step()
             self.record.put(self.row, end._asdict())
             began = ended(end)

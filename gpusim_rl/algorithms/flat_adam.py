@@ -131,7 +131,8 @@ class FlatAdam:
 
     Args:
         groups: name → parameters, which become views of the group's vector, in their order.
-        rate: the learning rate of all groups, at first.
+        rate: the learning rate of all groups, at first. Those of a tensor (groups,) stay
+            where they are.
         max_norm: to which `clip` bounds the norm of each group's gradient; may be a tensor ().
         kernels: whether Warp takes the long vectors too. None: on CUDA.
 
@@ -140,7 +141,7 @@ class FlatAdam:
         grads: the gradients of all groups.
         gradients: parameter → where its gradient stands in `grads`, in the order of the groups.
         moments: of each group, the number of steps and the means of gradients and their squares.
-        rates: name → () learning rate, which may be written at any time.
+        rates: name → () learning rate, of all_rates (groups,), which may be written.
         max_norm: (1,) which may be written at any time.
         norms: (groups,) of the gradients, before they were clipped last.
         share: (1,) what `clip` multiplies gradients by, which may be written at any time.
@@ -150,16 +151,16 @@ class FlatAdam:
     def __init__(
         self,
         groups: dict[str, list[nn.Parameter]],
-        rate: float,
+        rate: Tensor | float,
         max_norm: Tensor | float = 1.0,
         kernels: bool | None = None,
     ):
         self.device = device = next(p.device for params in groups.values() for p in params)
         chunks = [-(-length(params) // CHUNK) for params in groups.values()]
         flat = torch.zeros(4, CHUNK * sum(chunks), device=device)
-        numbers = torch.zeros(4, len(groups), device=device)
-        rates, steps, self.norms, divisors = numbers
-        rates.fill_(rate)
+        steps, self.norms, divisors = torch.zeros(3, len(groups), device=device)
+        rate = torch.as_tensor(rate, dtype=torch.float32, device=device)
+        self.all_rates = rates = rate.expand(len(groups)).contiguous()  # one vector is as it was
         divisors.fill_(1.0)
         self.rates = dict(zip(groups, rates, strict=True))
         self.weights, self.gradients, self.moments = {}, {}, {}

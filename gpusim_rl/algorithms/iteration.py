@@ -78,7 +78,9 @@ class Iteration(Player):
         self.group, self.timer, self.record = spec.group, spec.timer, ring or source.record
         self.rewards, self.graph, self.algorithm = rewards, graph, algorithm
         self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
-        self.size = spec.num_steps * spec.num_envs  # control steps in an iteration
+        # control steps of worlds in an iteration
+        self.size = spec.num_steps * spec.num_envs // env.agents
+        self.life = 0  # of `spec`, known to the host
         self.logged = 0  # iterations at the last report, known to the host as `iterations` is
         made = [x for model in (learner, *rewards) for x in model.metrics]
         self.metrics = (*env.statistics.metrics, *METRICS, *made)
@@ -97,7 +99,9 @@ class Iteration(Player):
             self.algorithm.begin(self.learner, self.record, say)
 
     def iteration(self) -> None:
-        """Collect and learn. Nothing here reads a tensor on the host."""
+        """Collect and learn. But for `between` of reward models, nothing reads on the host."""
+        for model in self.rewards:
+            model.between()
         if self.schedule.write(self.numbers, self.env.success, self.iterations):
             self.env.update_observations()
         self.timer.start("iteration" if self.graph == "whole" else "")
@@ -177,7 +181,7 @@ class Iteration(Player):
 
     def slow_down(self, factor: float) -> None:
         """Multiply the learning rates, after a training went wrong. In place."""
-        for rate in self.learner.rates:
+        for rate in self.learner.rates.values():
             rate.mul_(factor)
 
     def begin_evaluation(self, evaluate: Callable[[Any], float]) -> Evaluation:
@@ -190,7 +194,11 @@ class Iteration(Player):
 
     def learned(self) -> dict[str, Live]:
         """The live tensors of what is learned, by name: one part of a checkpoint."""
-        tensors = shared("", {"iteration": self.spec.iteration}) | self.learner.tensors()
+        counts = {"iteration": self.spec.iteration}
+        counts |= {"life": self.spec.life} if self.life else {}
+        # what no schedule writes anew; a scheduled number follows from the iteration
+        free = {key: x for key, x in self.numbers.items() if key not in self.schedule.plan}
+        tensors = shared("", counts) | shared("numbers/", free) | self.learner.tensors()
         for model in self.rewards:
             tensors |= model.tensors()
         return tensors
@@ -213,6 +221,7 @@ class Iteration(Player):
 
         ValueError, which says `where` it was read from, if it does not fit.
         """
+        self.life = int(state.get("life", 0))
         live = self.tensors()
         # before anything is written: a state that does not fit changes nothing
         check_layout(state, state_layout(live, self.group), where)
@@ -222,7 +231,23 @@ class Iteration(Player):
         if self.ring and not self.ring.spec.saved:
             self.ring.count.zero_()
             self.begin()
+        self.spec.life.fill_(self.life)
         self.iterations = self.logged = int(self.spec.iteration)
+
+    def load_learned(self, state: dict[str, Tensor], where: str) -> None:
+        """Take what another run of the same learner has learned, of its `state`, and its success.
+
+        Worlds, iteration and seed stay as they are, and the learner draws other numbers from now
+        on. In place, or not at all: ValueError, which says `where` it was read from, if it does not
+        fit.
+        """
+        own, live = ("iteration", "life"), shared("env/", {"success": self.env.success})
+        live |= {k: x for k, x in self.learned().items() if not x.worlds and k not in own}
+        taken = {name: x for name, x in state.items() if name in live}
+        check_layout(taken, state_layout(live), where)
+        load_state(live, taken)
+        self.life += 1
+        self.spec.life.fill_(self.life)
 
 
 def timing(spent: dict[str, PartTime], steps: int) -> dict[str, float]:

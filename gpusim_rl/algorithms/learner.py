@@ -6,14 +6,16 @@ algorithm before it is made stands in its `LearnerSpec`.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.file_keys import FileKey, Given
 from gpusim_rl.core.graphs import Graph, PartTimer, capture
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Columns, Record
@@ -30,22 +32,27 @@ class Spec:
 
     views: Columns  # of a world, by name: `actor` (no,), `critic` (nc,), and a task's own
     action_width: int  # nu
-    num_envs: int  # B, worlds of this process
+    # view → its terms in their order → how many of its columns each has
+    term_widths: dict[str, dict[str, int]] = field(default_factory=dict)
+    num_envs: int  # B, rows of this process: worlds, or agents where a world has several
     num_steps: int  # T, control steps of each in an iteration
     horizon: int  # control steps of an episode
     dt: float  # the control period [s]
-    worlds: Tensor  # (B,) int64 global ids
+    worlds: Tensor  # (B,) int64 global ids of the rows
     iteration: Tensor  # () int64, how many are done; whoever iterates counts it
     seed: int  # of every random number
     clip: float  # the largest action: those beyond ± this are clamped to it
-    # what keys of files name: `demos`, with the section `cloning`, and `teacher`, an actor to
+    dreams: Any = None  # a control step without its physics: `envs.dreams.Dreams`; not of a team
+    # what keys of files gave: also `demos`, with the section `cloning`, and `teacher`, an actor to
     # imitate, which observes the critic's first columns
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Given = field(default_factory=dict)
     # gives those of both views and of the action; ValueError if the task declares a wrong one
     mirrors: Callable[[], ViewMirrors | None] = lambda: None
     group: ProcessGroup = SINGLE  # that learn together, each from its own worlds
     captured: bool = False  # record each part of an update in a CUDA graph
     older_policy: bool = False  # steps may be of an older policy than the one that learns
+    # (1,) int64, how often it took what another run had learned: it draws other numbers then
+    life: Tensor = field(default_factory=partial(torch.zeros, 1, dtype=torch.int64))
     threads: int  # of torch in an update on the CPU: rounding depends on it. 0: as it is
     # takes the names of the parts of an update, which reports show as shares
     timer: PartTimer = field(default_factory=lambda: PartTimer(torch.device("cpu")))
@@ -59,9 +66,13 @@ class Spec:
         """A part of an update, as a CUDA graph where that is asked for and can be."""
         return capture(part, self.device, on=self.captured)
 
-    def rng(self) -> Rng:
-        """Random numbers for what a learner draws. It is drawn by a count of its own."""
-        return Rng(self.seed, self.worlds)
+    def rng(self, shared: bool = False) -> Rng:
+        """Random numbers for what a learner draws. It is drawn by a count of its own.
+
+        shared: of one world, the same in all processes.
+        """
+        worlds = torch.zeros_like(self.worlds[:1]) if shared else self.worlds
+        return Rng(self.seed, worlds, self.life)
 
     def choose_symmetry(
         self, symmetry: str, hidden: tuple[int, ...], further: bool = False
@@ -110,10 +121,12 @@ class Learner(Protocol):
     def policy(self) -> Policy: ...  # acts, and is evaluated and exported
     @property
     def columns(self) -> Columns: ...  # what it wants of each step: it gets these and no others
+    # name of a setting → the learning rates that begin with it, of any shape. A checkpoint holds
+    # them: `slow_down` multiplies them, and who changes the setting while it learns writes them
     @property
-    def rates(self) -> tuple[Tensor, ...]: ...  # learning rates (), which `slow_down` multiplies
+    def rates(self) -> dict[str, Tensor]: ...
     # of `measures`, in its order. Among them, `bad` counts the iterations in a row that were of no
-    # use: after some, training goes back to a checkpoint
+    # use: after some, training goes back to a checkpoint. Training ends where `done` is not 0
     @property
     def metrics(self) -> tuple[Metric, ...]: ...
 
@@ -133,12 +146,19 @@ class Learner(Protocol):
 
 
 class RewardModel(Protocol):
-    """Rewards beside the task's, such as curiosity or a style: between `collect` and `update`."""
+    """Rewards beside the task's, such as curiosity or a style: between `collect` and `update`.
+
+    A subclass has `between` from here.
+    """
 
     columns: Columns  # what it wants of each step
     # of `measures`, in its order. Among them, `bonus` is the mean that it adds [1/s]: of
     # reward=NAME the log says where it stays above the task's reward
     metrics: tuple[Metric, ...]
+
+    def between(self) -> None:
+        """What it does on the host before each iteration, outside any graph, such as reading new
+        labels. Nothing unless it is defined."""
 
     def add_reward(self, record: Record) -> None:
         """Add to `record.reward`. In place."""
@@ -163,15 +183,13 @@ class LearnerSpec:
     make_policy: Callable[[Spec, Any], Policy]  # the networks alone, to play
     settings: type[Any]  # a dataclass, whose fields carry ranges and choices
     changeable: tuple[str, ...] = ()  # settings that may change while it learns, as tensors ()
+    files: tuple[FileKey, ...] = ()  # keys that name files, whose contents `Spec.given` has
     ring: Callable[[Any], RingSpec] | None = None  # of its settings; else it is given a rollout
     world_multiple: Callable[[Any], int] | None = None  # that divides a process's worlds
     # of this algorithm the one that begins as a clone of demos=
     clone: "Callable[[LearnerSpec], LearnerSpec] | None" = None
     # before the first step, such as a ring with demos=; it may tell what it did
     begin: Callable[[Any, Any, Callable[[str], None]], None] | None = None
-    # for settings that a checkpoint holds as tensors, such as learning rates: writes those that
-    # were changed for a training that goes on. Without it another `learning_rate` is refused
-    write_numbers: Callable[[Any, set[str]], None] | None = None
     # what fills the record instead of worlds, of their Env
     make_source: Callable[[Any, Any, Record], Source] | None = None
     # beside that of reward=
@@ -185,3 +203,4 @@ class RewardSpec:
     make: Callable[[Spec, Any], RewardModel]
     settings: type[Any]
     changeable: tuple[str, ...] = ()
+    files: tuple[FileKey, ...] = ()

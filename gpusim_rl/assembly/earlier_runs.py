@@ -5,7 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save as to_bytes
 from torch import Tensor
+from torch.nn import Module
 
 from gpusim_rl.algorithms.iteration import Player
 from gpusim_rl.assembly.environment import build_env
@@ -15,6 +17,7 @@ from gpusim_rl.config import compose, resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.distributed import ProcessGroup
+from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.paths import CODE
 from gpusim_rl.core.record import vector
 from gpusim_rl.core.states import check_layout, layout
@@ -96,7 +99,7 @@ def make_player(config: Config) -> Player:
 def record_run(config: Config, player: Player, episodes: int, seed: int = SEED) -> Demonstrations:
     """Episodes of the policy of a run, on the model's own physics."""
     env = demonstration_env(config, player.env.task, episodes, seed)
-    return demonstrate(mean_action(player.policy, episodes), env, config.task.name)
+    return demonstrate(mean_action(player.policy, env.num_rows), env, config.task.name)
 
 
 def demonstration_env(config: Config, task: Task, episodes: int, seed: int) -> Env:
@@ -115,8 +118,10 @@ def load_teacher(cfg: Config, env: Env) -> Any:
     """
     state, metadata, file = load_last(Path(str(cfg.teacher)), env.group)
     name, numbers = teacher_settings(cfg, metadata, file)
-    algorithm, views = load_learner(name), {"actor": vector(sum(env.term_widths.values()))}
-    unhidden = {"views": env.views | views, "mirrors": partial(find_mirrors, env, {})}
+    algorithm, width = load_learner(name), sum(env.term_widths.values())
+    views = env.views | {"actor": vector(width)}
+    unhidden = {"views": views, "mirrors": partial(find_mirrors, env, {})}
+    unhidden["term_widths"] = env.observer.view_terms | {"actor": env.term_widths}
     spec = replace(make_spec(env, RunSpec(num_steps=cfg.num_steps)), **unhidden)
     actor: Any = algorithm.make_policy(spec, algorithm.settings(**numbers)).actor
     state = {name.removeprefix(ACTOR): x for name, x in state.items() if name.startswith(ACTOR)}
@@ -127,8 +132,15 @@ def load_teacher(cfg: Config, env: Env) -> Any:
     if actor.views:
         raise ValueError(f"teacher={cfg.teacher} has encoders: choose one with algo.encoders={{}}")
     actor.requires_grad_(False)
-    actor.metadata = {key: metadata[key] for key in ("iteration", "config")}
+    described = {key: metadata[key] for key in ("iteration", "config")}
+    actor.write = partial(write_actor, actor, described)
     return actor
+
+
+def write_actor(actor: Module, metadata: dict[str, str], path: Path) -> None:
+    """Write an actor as a checkpoint of its own."""
+    state = {ACTOR + name: x.contiguous() for name, x in actor.state_dict().items()}
+    write_whole(path, to_bytes(state, metadata))
 
 
 def teacher_settings(

@@ -7,9 +7,10 @@ from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.assembly.earlier_runs import fitting_demos, load_teacher
 from gpusim_rl.assembly.environment import build_env
 from gpusim_rl.assembly.joining import RunSpec, assemble, make_settings
-from gpusim_rl.assembly.learners import load_learner, load_reward
+from gpusim_rl.assembly.learners import load_learner, load_reward, own_files, read_files
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.file_keys import Given
 from gpusim_rl.core.memory import out_of_memory_named
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.curriculum import Curriculum
@@ -52,15 +53,15 @@ def join_learner(cfg: Config, env: Env, **more: Any) -> Iteration:
         **{key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")},
         "schedule": Curriculum(cfg.curriculum),
         "reward": (reward, cfg.reward.settings) if reward else None,
-        "given": read_files(cfg, env),
+        "given": read_all_files(cfg, env),
     }
     return assemble(env, algorithm, settings, RunSpec(**options | more))
 
 
-def read_files(cfg: Config, env: Env) -> dict[str, Any]:
+def read_all_files(cfg: Config, env: Env) -> Given:
     """What the files of a configuration hold, as `Spec.given` has it; ValueError if one does not
     fit the Env."""
-    given: dict[str, Any] = {}
+    given = read_files(own_files(cfg), cfg)
     if cfg.demos:
         demos = fitting_demos(cfg, "demos", cfg.demos, env, cfg.cloning.episodes)
         given |= {"demos": demos, "cloning": cfg.cloning}

@@ -1,6 +1,6 @@
 """An Env, a learner and reward models, joined by a record of control steps."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,18 +12,22 @@ from gpusim_rl.algorithms.collector import Collector, choose_columns, step_colum
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.learner import Learner, LearnerSpec, RewardSpec, Source, Spec
 from gpusim_rl.core import ranges, sections
+from gpusim_rl.core.file_keys import Given
 from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.record import Columns, Record, row_bytes
 from gpusim_rl.core.ring import Ring, RingSpec
 from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
 from gpusim_rl.envs.curriculum import Curriculum
+from gpusim_rl.envs.dreams import Dreams
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
 
-# what a learner of the user's own may lack, and the type of it
-OF_LEARNERS: dict[str, type] = {"policy": object, "columns": dict, "rates": tuple, "metrics": tuple}
-METHODS = ("update", "measures", "tensors")
+# what a learner or a reward model of the user's own may lack, and the type of it
+BOTH = {"columns": dict, "metrics": tuple, "update": Callable, "measures": Callable}
+BOTH |= {"tensors": Callable}
+OF_LEARNERS = {"policy": object, "rates": dict} | BOTH
+OF_REWARDS = {"between": Callable, "add_reward": Callable} | BOTH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +42,7 @@ class RunSpec:
     schedule: Curriculum = field(default_factory=Curriculum)
     changeable: Sequence[str] = ()
     reward: tuple[RewardSpec, Any] | None = None  # a reward model of ours, and its settings
-    given: Mapping[str, Any] = field(default_factory=dict)  # as `Spec` has it
+    given: Given = field(default_factory=dict)  # as `Spec` has it
     # instead of a `Collector` of the Env, for as many worlds of this process
     make_source: Callable[[Env, Learner, Record], Source] | None = None
     num_envs: int | None = None
@@ -61,17 +65,19 @@ def assemble(env: Env, algorithm: LearnerSpec, settings: Any, run: RunSpec) -> I
     paid = changing_settings("reward", model, numbers, schedule, keys, env)
     spec = replace(make_spec(env, run), older_policy=run.older_policy)
     learner = algorithm.make(spec, replace(settings, **changing))
-    check_learner(learner)
+    check_parts(learner, "learner", OF_LEARNERS)
     if demos and not algorithm.begin:
         raise ValueError(f"demos= is for algo=ppo and algo=sac, not for {type(learner).__name__}")
     rewards = [*algorithm.make_rewards(spec, learner)] if algorithm.make_rewards else []
+    for x in rewards:
+        check_parts(x, "reward model", OF_REWARDS)
     if run.reward:
         rewards.append(run.reward[0].make(spec, replace(run.reward[1], **paid)))
     columns = dict(learner.columns)
     for model in rewards:
         columns |= model.columns
     if not algorithm.make_source:  # a source of the user's own gives what it likes
-        columns = choose_columns(columns, step_columns(env.views, learner.policy))
+        columns = choose_columns(columns, step_columns(env, learner.policy))
     size = algorithm.ring(settings) if algorithm.ring else None
     record, ring = make_record(columns, spec, size)
     if make_source := run.make_source or algorithm.make_source:
@@ -79,24 +85,23 @@ def assemble(env: Env, algorithm: LearnerSpec, settings: Any, run: RunSpec) -> I
     else:
         options = {"graph": run.graph, "fuse": run.fuse, "timer": spec.timer}
         source = Collector(env, learner.policy, record, **options)
-    live = {f"algo.{x}": changing[x] for x in changing} | {f"reward.{x}": paid[x] for x in paid}
+    live = changing | {name: x for name, x in learner.rates.items() if name in changing}
+    live = {f"algo.{x}": live[x] for x in live} | {f"reward.{x}": paid[x] for x in paid}
     live |= {key: env.scheduled_number(key) for key in keys if key not in live}
     more: dict[str, Any] = {"schedule": schedule, "numbers": live, "rewards": rewards, "ring": ring}
     more |= {"algorithm": algorithm, "graph": run.graph}
     return run.iteration(env, source, learner, spec, **more)
 
 
-def check_learner(learner: Learner) -> None:
-    """ValueError that names what a learner of the user's own lacks, or what is of a wrong type."""
-    name, has = type(learner).__name__, {x: getattr(learner, x, None) for x in OF_LEARNERS}
-    missing = [x for x, value in has.items() if value is None]
-    missing += [x for x in METHODS if not callable(getattr(learner, x, None))]
-    if missing:
-        raise ValueError(f"the learner {name} lacks {', '.join(missing)}")
-    for key, kind in OF_LEARNERS.items():
-        if not isinstance(has[key], kind):
-            wrong = type(has[key]).__name__
-            raise ValueError(f"the learner {name}: {key} is a {wrong}, expected a {kind.__name__}")
+def check_parts(x: object, what: str, parts: dict[str, Any]) -> None:
+    """ValueError that names what an object of the user's own lacks, or what is of a wrong type."""
+    name = type(x).__name__
+    if missing := [part for part in parts if not hasattr(x, part)]:
+        raise ValueError(f"the {what} {name} lacks {', '.join(missing)}")
+    for part, kind in parts.items():
+        if not isinstance(value := getattr(x, part), kind):
+            wrong = f"{type(value).__name__}, expected {kind.__name__}"
+            raise ValueError(f"the {what} {name}: {part} is {wrong}")
 
 
 def make_record(columns: Columns, spec: Spec, size: RingSpec | None) -> tuple[Record, Ring | None]:
@@ -116,19 +121,23 @@ def make_record(columns: Columns, spec: Spec, size: RingSpec | None) -> tuple[Re
 def make_spec(env: Env, run: RunSpec) -> Spec:
     """The specification of a learner for an Env, or for as many worlds like its."""
     whole = run.graph == "whole" and env.sim.capturable
-    count, rank = run.num_envs or 0, env.group.rank
-    worlds = torch.arange(count, device=env.device) + rank * count if count else env.rng.worlds
+    count = (run.num_envs or 0) * env.agents
+    ours = torch.arange(count, device=env.device) + env.group.rank * count
+    worlds = ours if count else env.rng_of_agents.worlds
     return Spec(
         views=env.views,
         action_width=env.task.action_width,
+        term_widths=env.observer.view_terms,
         num_envs=len(worlds),
         num_steps=run.num_steps,
         horizon=env.task.horizon,
         dt=env.task.dt,
         worlds=worlds,
         iteration=torch.zeros((), dtype=torch.int64, device=env.device),
+        life=torch.zeros(1, dtype=torch.int64, device=env.device),
         seed=env.seed,
         clip=env.task.clip,
+        dreams=Dreams(env) if env.agents == 1 else None,
         given=run.given,
         mirrors=partial(find_mirrors, env, env.task.history),
         group=env.group,
@@ -148,10 +157,10 @@ def make_settings(algorithm: LearnerSpec, numbers: dict[str, Any], name: str) ->
         raise ValueError(f"algo={name}: SPEC.settings is {kind!r}, expected a dataclass")
     made = sections.make(kind, numbers, "algo", f"algo/{name}")
     sections.check(made, "algo")
-    allowed = sections.limits(kind, "algo")
+    known = {*sections.limits(kind, "algo"), *(file.key for file in algorithm.files)}
     for key, value in numbers.items():
         values = value if isinstance(value, list) else [value]
-        if any(type(x) in (int, float) for x in values) and f"algo.{key}" not in allowed:
+        if any(type(x) in (int, float) for x in values) and f"algo.{key}" not in known:
             raise ValueError(f"algo.{key} has no range: {kind.__name__}.{key} = number(…)")
     return made
 

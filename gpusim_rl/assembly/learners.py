@@ -1,10 +1,14 @@
 """The algorithms and reward models that a configuration names."""
 
+from collections.abc import Iterable
 from importlib import import_module
 
 from gpusim_rl.algorithms.learner import LearnerSpec, RewardSpec
 from gpusim_rl.algorithms.load import load_algorithm
+from gpusim_rl.config.nested_dict import flatten
+from gpusim_rl.config.run_files import check_file
 from gpusim_rl.config.sections import Config
+from gpusim_rl.core.file_keys import FileKey, Given
 
 LEARNERS = ("ppo", "sac", "distill")
 ACTOR = "policy/actor."  # begins the names of an actor's tensors in a checkpoint
@@ -25,6 +29,29 @@ def load_learner(name: str, code: str | None = None) -> LearnerSpec:
 def load_reward(name: str) -> RewardSpec:
     """A reward model of ours."""
     return import_module(f"gpusim_rl.algorithms.rewards.{name}.spec").SPEC
+
+
+def own_files(cfg: Config) -> tuple[FileKey, ...]:
+    """The file keys of a learner of the user's own; ValueError if it has no such setting."""
+    files = load_learner(cfg.algo.name, "here").files if cfg.algo_code else ()
+    known = [f"algo.{name}" for name in cfg.plain["algo"]]
+    for file in files:
+        if file.key not in known:
+            choices = ", ".join(known[1:]) or "none"
+            raise ValueError(f"unknown file key {file.key!r}: choose one of {choices}")
+        if file.how == "keep" and not file.read:
+            raise ValueError(f"file key {file.key}: keep needs read, which reads the file")
+    return files
+
+
+def read_files(files: Iterable[FileKey], cfg: Config) -> Given:
+    """Key → what a learner of the user's own is given of its file: a path, or what was read.
+
+    ValueError or OSError if there is no such file.
+    """
+    names = {file: flatten(cfg.plain)[file.key] for file in files}
+    paths = {file: check_file(file.key, name) for file, name in names.items() if name is not None}
+    return {file.key: file.read(path) if file.read else path for file, path in paths.items()}
 
 
 def world_multiple(cfg: Config) -> int:

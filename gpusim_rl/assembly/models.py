@@ -1,23 +1,22 @@
 """A user's models: whether they fit the task, their copies in a run, and their looks."""
 
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import mujoco
-from safetensors.torch import save as to_bytes
 
-from gpusim_rl.assembly.learners import ACTOR
 from gpusim_rl.config import compose, robot_size, validate
-from gpusim_rl.config.sections import Config, TaskSection
-from gpusim_rl.core.files import read_whole, write_whole
+from gpusim_rl.config.nested_dict import flatten
+from gpusim_rl.config.sections import Config, TaskSection, our_file_keys
+from gpusim_rl.core.file_keys import FileKey, Given
+from gpusim_rl.core.files import MAX_MODEL, read_whole, write_whole
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.robots.model_files import copy_model
 from gpusim_rl.robots.models import find_mjcf, find_own_mjcf, find_robot_file
 from gpusim_rl.robots.visuals import is_urdf, picture_model
-from gpusim_rl.sim.actuator_models import LARGEST_NETWORK_BYTES
 
 
 @contextmanager
@@ -43,32 +42,36 @@ def model_names(mjcf: str, task_code: str | None) -> set[str]:
     return names | ({"a keyframe"} if spec.keys else set())
 
 
-def keep_models(cfg: Config, folder: Path, teacher: Any = None) -> dict[str, str]:
-    """Copy the user's models into folder/model. Returns key → its copy.
+def keep_files(
+    cfg: Config, folder: Path, given: Given, own: Sequence[FileKey] = ()
+) -> dict[str, str]:
+    """Write the files that a configuration names into a run. Returns key → its copy.
 
-    teacher: the actor of teacher=, which is copied as a checkpoint of its own.
+    Models of ours are not copied.
+
+    Args:
+        given: what was read of the files.
+        own: the keys of a learner of the user's own.
     """
-    task = cfg.task.numbers["mjcf"]
-    task = find_own_mjcf(task, cfg.task_code) if task else None
-    copies: dict[str, str] = {}
-    for section, mjcf, find_file in (
-        ("task", task, find_mjcf),
-        ("robot", cfg.robot.values["mjcf"], find_robot_file),
-    ):
-        file = find_file(mjcf) if mjcf else None
-        if file and file.parent != ASSETS:
-            copies[f"{section}.mjcf"] = str(copy_model(file, folder / "model" / section))
-    learned = cfg.robot.actuator.file
-    if learned:
-        copy = folder / "model" / "actuator.safetensors"
-        copy.parent.mkdir(exist_ok=True)
-        write_whole(copy, read_whole(Path(learned), LARGEST_NETWORK_BYTES))
-        copies["robot.actuator.file"] = str(copy)
-    if teacher:
-        copies["teacher"] = str(copy := folder / "model" / "teacher.safetensors")
-        copy.parent.mkdir(exist_ok=True)
-        state = {ACTOR + name: x.contiguous() for name, x in teacher.state_dict().items()}
-        write_whole(copy, to_bytes(state, teacher.metadata))
+    values, copies = flatten(cfg.plain), dict[str, str]()
+    for file in (*our_file_keys(), *own):
+        name = values.get(file.key)
+        if name is None or file.how == "hash":
+            continue
+        if file.key == "task.mjcf":
+            source = find_mjcf(find_own_mjcf(name, cfg.task_code))
+        else:
+            source = find_robot_file(name) if file.is_model else Path(name)
+        if file.is_model and source.parent == ASSETS:
+            continue
+        copies[file.key] = str(copy := folder / file.place(name))
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if file.is_model:
+            copy_model(source, copy.parent)
+        elif file.how == "keep":
+            given[file.key].write(copy)
+        else:
+            write_whole(copy, read_whole(source, MAX_MODEL))
     return copies
 
 

@@ -57,8 +57,8 @@ class Actor:
         keys = [key for key in schedule.plan if key.startswith("task.")]
         self.numbers = {key: env.scheduled_number(key) for key in keys}
         self.policy = policy.to(env.device)
-        columns = choose_columns(columns, step_columns(env.views, policy))
-        record = Record.zeros(columns, cfg.num_steps, count, device=env.device)
+        columns = choose_columns(columns, step_columns(env, policy))
+        record = Record.zeros(columns, cfg.num_steps, env.num_rows, device=env.device)
         self.schema, self.ended = digest(record.schema), time.monotonic()
         graph = "off" if cfg.graph == "off" else "parts"
         timer = PartTimer(env.device)

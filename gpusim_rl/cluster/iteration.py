@@ -108,7 +108,7 @@ class ClusterIteration(Iteration):
 
     def worlds(self) -> dict[str, Live]:
         """The live tensors of the actors, by name, as a learner with one world would have them."""
-        return self.env.tensors() | per_world("memory/", self.policy.blank_memory(1))
+        return self.env.tensors() | per_world("memory/", self.policy.blank_memory(self.env.agents))
 
     def state(self) -> dict[str, Tensor]:
         """As `Iteration` has it. In sync mode it is that of one process with all worlds."""
@@ -123,12 +123,13 @@ class ClusterIteration(Iteration):
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """Continue from what `state` returned, exactly in sync mode. In place, or not at all."""
+        self.life = int(state.get("life", 0))
         learned, source, group = self.learned(), self.source, self.group
         layout = state_layout(learned, group)
         if source.sync:
-            worlds, count = self.worlds(), group.size * self.spec.num_envs
+            worlds, count = self.worlds(), group.size * self.spec.num_envs // self.env.agents
             expected = {
-                name: ((count, *x.shape[1:]) if rows else tuple(x.shape), x.dtype)
+                name: ((count * len(x), *x.shape[1:]) if rows else tuple(x.shape), x.dtype)
                 for name, (x, rows) in worlds.items()
             }
             check_layout(state, expected | layout, where)
@@ -138,6 +139,7 @@ class ClusterIteration(Iteration):
             source.begin_again(int(state.get("cluster/lives", torch.zeros(1)).max()))
         load_state(learned, state, group)
         source.version += 1 + source.ledger.max_lag  # what was collected before is too old
+        self.spec.life.fill_(self.life)
         self.iterations = self.logged = int(self.spec.iteration)
 
     def begin_evaluation(self, evaluate: Callable[[Any], float]) -> Evaluation:

@@ -38,7 +38,7 @@ class ActorSlot:
     """The place of an actor, or of the evaluator, and the process that has it now."""
 
     name: str  # in messages
-    first: int = 0  # of its worlds, among those of this process
+    first: int = 0  # of its rows, among those of this process
     count: int = 0
     process: Handle = None  # as the engine knows it; pid: as the operating system does
     pid: int = 0
@@ -73,13 +73,13 @@ class RemoteSource:
         env: whose statistics take what packets report. It is not stepped.
 
     Attributes:
-        first: global id of the first world of this process.
+        first: global id of the first row of this process.
         version: updates of the policy.
         numbers: key → a live number of the task, which the actors are told.
     """
 
     def __init__(self, cfg: Config, env: Env, learner: Learner, record: Record):
-        section, worlds, group = cfg.cluster, record.rows.shape[1], env.group
+        section, rows, group, agents = cfg.cluster, record.rows.shape[1], env.group, env.agents
         actors, rest = divmod(section.actors, group.size)
         if rest:
             what = f"cluster.actors={section.actors}"
@@ -87,10 +87,11 @@ class RemoteSource:
         self.env, self.learner, self.record, self.sync = env, learner, record, section.sync
         self.timer = PartTimer(env.device)
         self.measures = len(env.scheduled_task.measure(env.current_state()))
-        record.memory = learner.policy.blank_memory(worlds)
-        self.first, shared = group.rank * worlds, shares(worlds, actors, section.sync)
+        record.memory = learner.policy.blank_memory(rows)
+        self.first, shared = group.rank * rows, shares(rows // agents, actors, section.sync)
         self.slots = [
-            ActorSlot(f"actor {group.rank * actors + i}", *x) for i, x in enumerate(shared)
+            ActorSlot(f"actor {group.rank * actors + i}", agents * first, agents * count)
+            for i, (first, count) in enumerate(shared)
         ]
         self.identity = identity(cfg) | {"columns": digest(record.schema)}
         self.ledger = Ledger(self.identity["columns"], section.lag_limit, actors)
@@ -119,8 +120,9 @@ class RemoteSource:
     def start(self, actor: int) -> None:
         """Start the process of an actor, in its present life."""
         slot, life = self.slots[actor], self.ledger.lives[actor]
-        where = {"actor": actor, "life": life, "first": self.first + slot.first}
-        where |= {"count": slot.count, "again": 0 if self.sync else life}
+        first, agents = self.first + slot.first, self.env.agents
+        where = {"actor": actor, "life": life, "first": first // agents}
+        where |= {"count": slot.count // agents, "again": 0 if self.sync else life}
         slot.process, slot.starting = self.engine.start(Actor, where, *self.metadata)
         slot.asked = None
 
@@ -328,9 +330,14 @@ class RemoteSource:
 
         layout: name → whether it has a row for each world.
         """
+        every = self.env.group.size * self.record.rows.shape[1]
         for actor, slot in enumerate(self.slots):
-            rows = slice(self.first + slot.first, self.first + slot.first + slot.count)
-            slot.state = {n: host(state[n][rows] if per else state[n]) for n, per in layout.items()}
+            ends = self.first + slot.first, self.first + slot.first + slot.count
+            slot.state = {}
+            for name, per in layout.items():
+                x = state[name]  # with rows of worlds or of agents
+                rows = slice(*(end * len(x) // every for end in ends)) if per else ...
+                slot.state[name] = host(x[rows])
             self.insist(actor, lambda slot: self.engine.call(slot.process, "load", slot.state))
 
     def begin_again(self, life: int) -> None:

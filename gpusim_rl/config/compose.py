@@ -166,7 +166,8 @@ def build(
     """Compose to plain data, inside `hydra.main` too.
 
     `builtin` leaves out the files of the working directory, except those of the groups `but`.
-    The section `algo` of a task's file is for PPO: another algorithm has its own numbers.
+    The section `algo` of a task's file is for PPO: another algorithm has its own numbers. The file
+    of one of the user's may begin with those of PPO: below its own, it takes the task's.
     """
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
@@ -190,10 +191,11 @@ def build(
             if algo != ALGO:
                 of_algo = [x for x in overrides if is_below(x.lstrip("+").split("=")[0], ("algo",))]
                 own = compose_words(name, [*of_algo, "~task"])["algo"]
-                cfg = for_algorithm(cfg, own, keys)
+                lost = own_numbers(overrides)
+                cfg = for_algorithm(cfg, own, keys, lost)
             cfg = apply_ranges(apply_recipe(cfg, keys), keys)
             if algo != ALGO and isinstance(entries := cfg["curriculum"], dict):  # as above
-                of_task = {key: x for key, x in entries.items() if not f"{key}".startswith("algo.")}
+                of_task = {key: x for key, x in entries.items() if not is_below(f"{key}", lost)}
                 cfg["curriculum"] = of_task or None
             if plans:  # it joins that of the task and of the recipe
                 cfg["curriculum"] = (cfg["curriculum"] or {}) | (plan["curriculum"] or {})
@@ -211,19 +213,33 @@ def check_names(cfg: Plain, words: list[str]) -> None:
             raise ValueError(f"conf/{group}/{chosen.get(group)}.yaml lacks the key {group}.name")
 
 
-def for_algorithm(cfg: Plain, own: Plain, keys: list[str]) -> Plain:
+def own_numbers(words: list[str]) -> tuple[str, ...]:
+    """The keys of an algorithm that no task changes: those that the user's file has beside `ppo` of
+    its `defaults`, else all."""
+    names = [ALGO, *(x[5:].strip("'\"") for x in words if x.startswith("algo="))]
+    file = (user_folder("conf") or CONF) / "algo" / f"{names[-1]}.yaml"
+    values = user_files.load(file) if file.is_file() else {}
+    if ALGO not in values.get("defaults", []):
+        return ("algo",)
+    return tuple(f"algo.{key}" for key in values.get("algo", values))
+
+
+def for_algorithm(cfg: Plain, own: Plain, keys: list[str], lost: tuple[str, ...]) -> Plain:
     """A composed configuration for another algorithm than PPO, whose numbers a task's file has.
 
     An algorithm of ours takes the discount of the task, or the numbers of `FROM_TASK`, and those of
     the section that has its name. That section may have what `gpu` may; ValueError if it has more.
 
     own: the section `algo`, with the algorithm's numbers alone; keys: those of the command line,
-    which stay as they are.
+    which stay as they are; lost: as `own_numbers` has it.
     """
     algo, builtin = own["name"], own["name"] in user_files.our_names("algo")
-    of_task = {x: cfg["algo"][x] for x in FROM_TASK.get(algo, ("gamma",)) if builtin and x in own}
-    cfg["algo"] = own | of_task
-    lost = (*KEYS, "gpu") if builtin else ("algo",)
+    if builtin:
+        takes = [x for x in FROM_TASK.get(algo, ("gamma",)) if x in own]
+    else:
+        takes = [x for x in own if not is_below(f"algo.{x}", lost)]
+    cfg["algo"] = own | {x: cfg["algo"][x] for x in takes}
+    lost = (*KEYS, "gpu") if builtin else lost
     for tree, name in ((cfg, "gpu"), *((cfg["recipe"], name) for name in cfg["recipe"])):
         if isinstance(tree[name], dict):  # what it is else is said later
             tree[name] = without(tree[name], lost)

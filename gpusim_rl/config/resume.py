@@ -20,9 +20,9 @@ from gpusim_rl.config.compose import (
 from gpusim_rl.config.device_overrides import read_device_overrides
 from gpusim_rl.config.nested_dict import flatten, is_below, leaves, set_key
 from gpusim_rl.config.robot_size import fit_to_robot
-from gpusim_rl.config.run_files import find_files, find_in_run, is_kept_file
-from gpusim_rl.config.sections import Config
-from gpusim_rl.config.user_files import GROUPS, our_names
+from gpusim_rl.config.run_files import describe_files, find_files, is_kept_file
+from gpusim_rl.config.sections import Config, file_keys, own_file_keys
+from gpusim_rl.config.user_files import GROUPS
 from gpusim_rl.config.validate import (
     check_extras,
     check_name,
@@ -42,25 +42,18 @@ SILENT += ("run_dir", "auto_resume", "plan", "task_code", "algo_code")
 # What resume= may change without a word
 CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollbacks", "cluster")
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
-# What the program itself writes anew: capacities, and the paths of models in a run that was moved
-CAPACITIES = ("sim.naconmax", "sim.njmax")
-KEPT = {  # key of demonstrations → the name of their copy in a run
-    "demos": "demos.safetensors",
-    "reward.demos": "style.safetensors",
-}
-MOVED = ("task.mjcf", "robot.mjcf", "robot.actuator.file", "teacher", *KEPT)
+CAPACITIES = ("sim.naconmax", "sim.njmax")  # which the program itself writes anew
 NAMED = ("recipe", "ranges")  # groups whose numbers stand in the run itself
 # Why: docs/decisions/checkpoints.md
-# What it cannot change; all other keys it changes with a warning
+# What it cannot change, nor the files that a run has; other keys it changes with a warning
 FIXED = (
     *("task", "terrain", "robot", "recipe", "ranges", "seed", "num_envs", "gpu", "sim.name"),
-    *("teacher", *KEPT),
     *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
     *("algo.memory", "algo.memory_size", "algo.memory_frames", "algo.name"),
-    *("algo.replay", "reward.name", "reward.hidden", "reward.features"),
+    *("algo.replay", "algo.alpha", "reward.name", "reward.hidden", "reward.features"),
     # what was done before the first rollout
     *("cloning.episodes", "cloning.epochs", "cloning.learning_rate", "cloning.std"),
-    "cloning.count",
+    *("cloning.count", "files"),
 )
 
 
@@ -120,7 +113,7 @@ def check_new(cfg: Config) -> None:
     """ValueError or OSError unless a new training can have its directory, and what it begins with.
 
     run_dir= is empty and can be written. Demonstrations are a file, or a run with a checkpoint.
-    start= is such a run of this algorithm; if this is one of ours, of any of ours.
+    So is start=, whose networks are compared when they are built.
     """
     if cfg.run_dir:
         path = Path(cfg.run_dir)
@@ -132,19 +125,15 @@ def check_new(cfg: Config) -> None:
         probe("run_dir", str(path), next(p for p in (path, *path.parents) if p.exists()))
     if cfg.demos is not None and cfg.start is not None:
         raise ValueError("demos= and start= both give the first weights: leave one of them out")
-    values, name = flatten(cfg.plain), cfg.algo.name
-    for key in (*KEPT, "start"):
+    values = flatten(cfg.plain)
+    for key in (*kept_as(cfg.plain, "keep"), "start"):
         value = values.get(key)
-        if value is None or (key in KEPT and Path(value).is_file()):
+        if value is None or (key != "start" and Path(value).is_file()):
             continue
-        if key in KEPT and not (Path(value) / "config.yaml").is_file():
+        if key != "start" and not (Path(value) / "config.yaml").is_file():
             raise FileNotFoundError(f"{key}={value}: there is no such file, and no such run")
-        run = Run.open(Path(value))
-        if not run.checkpoints.saved():
+        if not Run.open(Path(value)).checkpoints.saved():
             raise FileNotFoundError(f"{key}={value}: this run has no checkpoint")
-        other = str(flatten(run.config).get("algo.name")) if key == "start" else name
-        if other != name and not {other, name} <= our_names("algo"):
-            raise ValueError(f"start={run.path} was trained with algo={other[:99]}, not {name}")
 
 
 def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
@@ -156,14 +145,14 @@ def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
     allowed = {group: cfg[f"{group}_code"] for group in CODE}
     run = Run.open(Path(str(cfg["resume"])))
     before = load_config(run, allowed).plain
-    after = copy.deepcopy(before)
+    after, files = copy.deepcopy(before), {file.key: file for file in file_keys(before)}
     for key in [override.key_or_group for override in overrides]:
         group, _, rest = key.partition(".")
         # the run has what these gave it
-        given = group in ("gpu", "start", "teacher") or key in KEPT
+        given = group in ("gpu", "start") or key in kept_as(before, "keep")
         given |= group in NAMED and bool(rest)
         begun = given and cfg["auto_resume"]
-        if begun or is_kept_file(group, rest, cfg, before):
+        if begun or (key in files and is_kept_file(files[key], cfg, before)):
             continue
         if rest:
             set_key(after, key, flatten(cfg)[key])
@@ -175,7 +164,9 @@ def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
             after[group] = cfg[group]
         elif "name" in cfg[group]:
             after[group]["name"] = cfg[group]["name"]
-    lines = [line for key, line in changes(before, after).items() if is_fixed(key)]
+    if own := own_file_keys(before):
+        after["files"] = describe_files(own, after)
+    lines = [line for key, line in changes(before, after).items() if is_fixed(key, before)]
     for_algo = before["algo_code"] and not cfg["auto_resume"]  # what task_code=here is there for
     other = cfg["task_code"] != before["task_code"] and not for_algo
     if other and user_code("task", before["task"]["name"]):
@@ -198,7 +189,9 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
     of the working directory.
     """
     saved, file = run.config, run.path / "config.yaml"
-    flat, codes = flatten(saved), {}
+    flat, codes, files = flatten(saved), {}, saved.pop("files", {})
+    if not isinstance(files, dict):
+        raise ValueError(f"{file}: files={files!r}: expected keys with values")
     allowed = allowed if isinstance(allowed, dict) else dict.fromkeys(CODE, allowed)
     for group in CODE:
         name = str(flat.get(f"{group}.name", ALGO if group == "algo" else None))
@@ -212,12 +205,8 @@ def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) ->
         names = {x: {"name": str(flat.get(f"{x}.name", base[x]["name"]))} for x in NAMED}
         saved = {key: x for key, x in saved.items() if key not in NAMED}
         cfg: Plain = merge(base, saved) | codes | {"gpu": {}} | names
-        for key, copy_of in KEPT.items():
-            if flatten(cfg).get(key) is not None:
-                set_key(cfg, key, str(run.path / copy_of))
-        for section in ("task", "robot"):
-            cfg[section] = find_files(run.path, section, cfg[section], builtin)
-        cfg["teacher"] = find_in_run(run.path, "teacher", cfg["teacher"])
+        cfg |= {"files": files} if files else {}
+        find_files(run.path, cfg, builtin)
         return Config.of(cfg)
     except (ValueError, OSError, RecursionError) as error:
         raise ValueError(f"{file}: {error}") from None
@@ -242,7 +231,7 @@ def changes(before: Plain, after: Plain) -> dict[str, str]:
     plans = [f"{cfg['curriculum'] or 'none'}".replace("'", "") for cfg in (before, after)]
     old, new = leaves(before), leaves(after)
     plan = [entry for cfg in (before, after) for entry in (cfg["curriculum"] or {}).values()]
-    free = {*CHANGEABLE, "curriculum"}
+    free = {*CHANGEABLE, "curriculum", *kept_as(after, "hash")}
     if any(entry.get("by") == "success" for entry in plan):
         free.discard("eval_every")  # the curriculum goes by evaluations
     lines = {
@@ -263,12 +252,14 @@ def edits(metadata: dict[str, str], config: Plain, file: Path) -> dict[str, str]
     """
     trained = flatten(read_trained(metadata, file))
     now, lines = flatten(config), {}
+    free_keys = (*CHANGEABLE, *HARMLESS, *CAPACITIES, *kept_as(config, "hash"))
+    moved = kept_as(config, "copy", "keep")  # perhaps with the run
     for key, value in trained.items():
         new = now.get(key)
-        if key in MOVED:
+        if key in moved:
             value, new = (x and Path(str(x)).name for x in (value, new))
         section = isinstance(value, dict) and key != "curriculum"  # its entries have own keys
-        free = section or is_below(key, (*CHANGEABLE, *HARMLESS, *CAPACITIES))
+        free = section or is_below(key, free_keys)
         if value != new and not free:
             lines[key] = f"{key} {value} → {new}"
     return lines
@@ -287,16 +278,21 @@ def read_trained(metadata: dict[str, str], file: Path) -> Plain:
 def check_edits(metadata: dict[str, str], config: Plain, run: Run, file: Path) -> dict[str, str]:
     """`edits` of a run; ValueError if one is of what resume= cannot change."""
     lines = edits(metadata, config, file)
-    fixed = [line for key, line in lines.items() if is_fixed(key)]
+    fixed = [line for key, line in lines.items() if is_fixed(key, config)]
     if fixed:
         said = ", ".join(sorted(fixed))
         raise ValueError(f"{run.path}/config.yaml does not belong to the last checkpoint: {said}")
     return lines
 
 
-def is_fixed(key: str) -> bool:
-    """Whether resume= cannot change a key."""
-    return is_below(key, FIXED) and not may_change(key)
+def is_fixed(key: str, cfg: Plain) -> bool:
+    """Whether resume= cannot change a key of a configuration."""
+    return is_below(key, (*FIXED, *kept_as(cfg, "copy", "keep"))) and not may_change(key)
+
+
+def kept_as(cfg: Plain, *hows: str) -> tuple[str, ...]:
+    """The keys of files that a run keeps in one of these ways. Of `hash`, the path may change."""
+    return tuple(file.key for file in file_keys(cfg) if file.how in hows)
 
 
 def may_change(key: str) -> bool:

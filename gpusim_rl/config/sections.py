@@ -9,17 +9,20 @@ import re
 from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, field, is_dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 from gpusim_rl.config.check_words import check_physics
-from gpusim_rl.config.nested_dict import set_key
+from gpusim_rl.config.nested_dict import flatten, set_key
 from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core import ranges
+from gpusim_rl.core.file_keys import HOWS, FileKey
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.ranges import CAPACITY, CORES, COUNT, RANGES, SEED, Range
 from gpusim_rl.core.sections import arguments, check, limits, make, number, require, word
 from gpusim_rl.envs import curriculum
+from gpusim_rl.sim import actuator_spec
 from gpusim_rl.sim.actuator_spec import Actuator
 
 SETTINGS = {  # group → the package in which each name has a package with `Settings`
@@ -27,6 +30,7 @@ SETTINGS = {  # group → the package in which each name has a package with `Set
     "reward": "gpusim_rl.algorithms.rewards",
 }
 CLONING = "gpusim_rl.algorithms.cloning"  # its numbers are the section of that name
+MODELS = tuple(FileKey(f"{x}.mjcf", "copy", f"model/{x}/model.xml") for x in ("task", "robot"))
 LABEL = re.compile("[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")  # a value, as Ray takes it
 OF_ADDRESSES = r"/\#?%:"  # no project at W&B may have them in its name
 
@@ -243,11 +247,9 @@ class Config:
 
     def __post_init__(self) -> None:
         check(self, "")
-        names = ("run_dir", "resume", "start", "teacher", "demos")
-        paths = {key: self.plain[key] for key in names}
-        paths |= {f"{key}.mjcf": self.plain[key].get("mjcf") for key in ("task", "robot")}
-        for key, path in paths.items():
-            if not isinstance(path, str | None):
+        flat, files = flatten(self.plain), [file.key for file in file_keys(self.plain)]
+        for key in ("run_dir", "resume", "start", *files):
+            if not isinstance(path := flat.get(key), str | None):
                 raise ValueError(f"{key}={path!r}: expected a path")
         if self.gate and self.export == "none":
             raise ValueError("gate=true judges the exported file: not with export=none")
@@ -285,6 +287,26 @@ def settings_class(group: str, name: str) -> Any:
 def settings_in(package: str) -> Any:
     """The dataclass of the numbers of a package, in a module that loads no torch."""
     return import_module(f"{package}.settings").Settings
+
+
+@cache
+def our_file_keys() -> tuple[FileKey, ...]:
+    """The keys of tasks, robots, learners and reward models of ours that name files."""
+    packages = [f"{SETTINGS[x]}.{y}" for x in SETTINGS for y in sorted(our_names(x) - {"none"})]
+    settings = [import_module(f"{package}.settings") for package in (CLONING, *packages)]
+    found = [file for module in settings for file in getattr(module, "FILES", ())]
+    return (*MODELS, *actuator_spec.FILES, *found)
+
+
+def file_keys(plain: Plain) -> tuple[FileKey, ...]:
+    """The keys of a configuration that name files: ours, and a run's of a learner of its own."""
+    return (*our_file_keys(), *own_file_keys(plain))
+
+
+def own_file_keys(plain: Plain) -> list[FileKey]:
+    """Those of a learner of the user's own, which a run has in its entry `files`."""
+    entries = plain.get("files", {}).items()
+    return [FileKey(key, how if how in HOWS else "hash") for key, how in entries]
 
 
 def table(algo: str = "ppo", reward: str = "none") -> dict[str, Range]:

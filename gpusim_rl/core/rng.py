@@ -106,15 +106,16 @@ class Rng:
         seed: 32-bit.
         worlds: (B,) int64, global ids. Two devices with half of the ids each draw what one device
             with all of them draws.
-        life: how often these worlds were begun before, below 2¹⁵. It stands in the upper bits of
-            the step, so that a process that starts again draws no number a second time.
+        life: how often these worlds were begun before, below 2¹⁵, or a live tensor (1,) int64 of
+            it. It stands in the upper bits of the step, so that a process that starts again draws
+            no number a second time.
     """
 
-    def __init__(self, seed: int, worlds: Tensor, life: int = 0):
+    def __init__(self, seed: int, worlds: Tensor, life: Tensor | int = 0):
         start_warp()
         self.seed, self.worlds, self.device = seed & LOW, worlds, worlds.device
-        self.life = life
-        self.step = torch.full((1,), life << 48, dtype=torch.int64, device=self.device)
+        self.life = torch.as_tensor(life, device=self.device).view(1)
+        self.step = self.life << 48
         self._place: dict[str, tuple[int, int]] = {}  # stream → first group of four columns, width
         self._groups: list[tuple[int, int]] = []  # (stream id, column / 4) of each group
         self._words = self._units = torch.empty(len(worlds), 0, device=self.device)
@@ -122,7 +123,7 @@ class Rng:
 
     def draw(self, step: Tensor) -> None:
         """Make the numbers of `step` (0-d int64, on the device) for all streams, in place."""
-        self.step.copy_(step + (self.life << 48) if self.life else step)
+        torch.add(step, self.life, alpha=1 << 48, out=self.step)
         if self._launch:
             self._launch.launch(warp_stream(self.device))
 
@@ -161,7 +162,8 @@ class Rng:
     def permutations(self, name: str, step: Tensor, count: int, n: int) -> Tensor:
         """(count, B, n) int64, rows that are permutations of 0 … n-1, by step, row and world."""
         keys = torch.empty(count, len(self.worlds), n, dtype=torch.int64, device=self.device)
-        inputs = [self.worlds, step.view(1), self.seed, stream_id(name)]
+        step = torch.add(step, self.life, alpha=1 << 48)
+        inputs = [self.worlds, step, self.seed, stream_id(name)]
         launch(philox_keys, tuple(keys.shape), inputs, [keys])
         return torch.argsort(keys, dim=2, stable=True)
 

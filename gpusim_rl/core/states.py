@@ -28,6 +28,11 @@ def shared(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Live]:
     return {prefix + name: Live(x, False) for name, x in tensors.items()}
 
 
+def beside(mask: Tensor, x: Tensor) -> Tensor:
+    """mask (B,) as (B, 1, …), with as many axes as x (B, …)."""
+    return mask.view(-1, *[1] * (x.ndim - 1))
+
+
 def store(live: Rows, changed: Rows) -> None:
     """Write new rows to the live ones; others are left out. In place."""
     # a new row may be a live one: what a step reads, it reads before anything is written

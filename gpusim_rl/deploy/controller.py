@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.record import Columns
+from gpusim_rl.core.states import beside
 from gpusim_rl.envs import tracing
+from gpusim_rl.envs.agents import folded, of_each, unfolded
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.servos import safe_controls
@@ -33,8 +35,9 @@ class Controller(nn.Module):
 
     Args:
         task: on the CPU.
-        actor: (obs (B, no), memory, views) → (mean action (B, nu), next memory).
-        actor_memory: the actor's own memory at the start of an episode, name → (1, …).
+        actor: (obs (B, no), memory, views) → (mean action (B, nu), next memory), of B rows.
+            The controller of a team is that of all agents.
+        actor_memory: the actor's own memory at the start of an episode, name → (A, …).
         views: the further views that the actor sees, which a program gives in their types.
 
     Attributes:
@@ -53,11 +56,14 @@ class Controller(nn.Module):
         super().__init__()
         self.views = views or {}
         self.task, self.actor, self.needs = task, actor, tracing.needs(task)
-        self.actor_memory = list(actor_memory or {})
+        memory = actor_memory or {}
+        memory = {name: unfolded(x, task.agents) for name, x in memory.items()}
+        self.actor_memory = list(memory)
         sample = {name: x[:1] for name, x in tracing.sample_inputs(task).items()}
-        given = {k: torch.zeros(1, *x.shape, dtype=x.dtype) for k, x in self.views.items()}
+        own = (1, *task.action_shape[:-1])
+        given = {k: torch.zeros(*own, *x.shape, dtype=x.dtype) for k, x in self.views.items()}
         self.blank = sample | given  # values of what the targets do not depend on
-        self.start = start_values(task, self.needs.memory, sample) | (actor_memory or {})
+        self.start = start_values(task, self.needs.memory, sample) | memory
         check_names((*self.needs.readings, *self.views), self.start)
         self.safe = torch.tensor(safe_controls(task.mjm)[None], dtype=torch.float32)
         self.start |= {TARGETS: self.safe}
@@ -125,12 +131,12 @@ class Controller(nn.Module):
             if self.task.history.get(name, 1) == 0:  # only the critic sees it
                 continue
             if PAST + name in memory:
-                steps = memory[PAST + name]  # (B, steps - 1, width), oldest first
+                steps = memory[PAST + name]  # (B, steps - 1, …, width), oldest first
                 steps = where(restart, now[:, None].expand_as(steps), steps)
                 now = torch.cat([steps, now[:, None]], 1)
-                past[PAST + name], now = now[:, 1:], now.flatten(1)
-            seen.append(now)
-        return torch.cat(seen, 1), past
+                past[PAST + name], now = now[:, 1:], now.movedim(1, -2).flatten(-2)
+            seen.append(of_each(now, self.task.agents, 2))
+        return torch.cat(seen, -1), past
 
     def user(self, operator: str) -> str:
         """Where the task uses an operator of torch: method, file, line; empty if it does not."""
@@ -142,11 +148,13 @@ class Controller(nn.Module):
         return ""
 
     def act(self, obs: Tensor, memory: Memory, views: Memory) -> tuple[Tensor, Memory]:
-        """The actor's mean action (B, nu), and its own memory for the next step."""
-        own = {name: memory[name] for name in self.actor_memory}
-        further = (own, views) if views else (own,) if own else ()
-        out = self.actor(obs, *further)
-        return out if own else (out, {})
+        """The actor's mean action (B, …, nu), and its own memory for the next step."""
+        agents = self.task.agents
+        own = {name: folded(memory[name], agents) for name in self.actor_memory}
+        views = {name: folded(x, agents) for name, x in views.items()}
+        out = self.actor(folded(obs, agents), *((own, views) if views else (own,) if own else ()))
+        action, after = out if own else (out, {})
+        return unfolded(action, agents), {k: unfolded(x, agents) for k, x in after.items()}
 
 
 def check_names(readings: Iterable[str], start: Memory) -> None:
@@ -169,7 +177,7 @@ def finite(values: Memory) -> Tensor:
 
 def where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     """Rows of `yes` where mask (B,) is true, of `no` elsewhere."""
-    return torch.where(mask.view(-1, *[1] * (yes.ndim - 1)), yes, no)
+    return torch.where(beside(mask, yes), yes, no)
 
 
 def start_values(task: Task, names: tuple[str, ...], sample: dict[str, Tensor]) -> Memory:
@@ -185,5 +193,5 @@ def start_values(task: Task, names: tuple[str, ...], sample: dict[str, Tensor]) 
     for name, term in terms.items():
         steps = task.history.get(name, 1) - 1
         if steps > 0:
-            start[PAST + name] = term.new_zeros(1, steps, term.shape[1])
+            start[PAST + name] = term.new_zeros(1, steps, *term.shape[1:])
     return start

@@ -47,8 +47,8 @@ def export_policy(player: Player, cfg: Config, run: Path, path: Path | None = No
     # What ONNX is compared with runs on the CPU: a GPU may multiply matrices in TF32.
     policy = copy.deepcopy(player.policy).cpu()
     actor = policy.actor
-    controller = Controller(env.task, actor, actor.blank_memory(1), actor.views)
-    mean, saved = MeanAction(policy, WORLDS), read_evaluated(run, player, controller)
+    controller = Controller(env.task, actor, actor.blank_memory(env.agents), actor.views)
+    mean, saved = MeanAction(policy, env.num_rows), read_evaluated(run, player, controller)
 
     def act(views: Observation, began: Tensor) -> Tensor:
         mean.restart(began)

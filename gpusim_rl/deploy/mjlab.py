@@ -163,5 +163,6 @@ def fits(task: Task, widths: dict[str, int]) -> TypeGuard[Walking]:
     site = task.mjm.site(int(task.mjm.sensor("gyro").objid[0]))
     level = np.allclose(site.quat, [1, 0, 0, 0]) and site.bodyid[0] == task.base.body
     servos = (task.mjm.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE).all()
+    servos &= task.action_width == task.mjm.nu  # an action of each
     control = reads(task, "control", sample_inputs(task))[""]
     return bool(not hidden and level and servos and control <= CONTROL)

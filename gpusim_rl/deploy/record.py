@@ -11,6 +11,7 @@ from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.deploy.controller import COMMAND, Controller
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.observation import Observation
+from gpusim_rl.envs.step import ended
 
 MOMENTS = 100  # of an episode whose readings make the ranges
 ENDS = (0, 0.5, 99.5, 100)  # percentiles: of all numbers, and without the rarest
@@ -36,9 +37,9 @@ def record(
 ) -> Trace:
     """T steps of a fresh Env: the inputs and the targets of its controller.
 
-    act: the observation, and (B,) bool where an episode begins → action (B, nu).
+    act: the observation, and (rows,) bool where an episode begins → action (rows, nu).
     """
-    restart = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+    restart = torch.ones(env.num_rows, dtype=torch.bool, device=env.device)
     rows: list[tuple[dict[str, Array], Array, dict[str, Array], Array, dict[str, Array]]] = []
     for _ in range(steps):
         values = env.memory | env.readings | env.observer.further
@@ -50,10 +51,10 @@ def record(
             ctrl = env.task.randomization.servo(ctrl, -env.memory["encoder"])
         now = {"action": env.action, "previous": env.previous, "time": env.time}
         after = memory | {n: x.numpy().copy() for n, x in now.items() if n in controller.start}
-        rows.append((readings, restart.numpy(), memory, ctrl.numpy().copy(), after))
+        began = restart[:: env.agents].numpy()
+        rows.append((readings, began, memory, ctrl.numpy().copy(), after))
         env.step_physics()
-        end = env.finish_step()
-        restart = end.terminated | end.truncated | end.fault
+        restart = ended(env.finish_step())
     return Trace(*(stacked(column) for column in zip(*rows, strict=True)))
 
 

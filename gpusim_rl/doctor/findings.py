@@ -116,7 +116,7 @@ def observations(task: Task, x: Samples) -> Iterator[Finding]:
     kind, valid = type(task).__name__, x.valid
     methods = [("observe", x.observed), ("privileged", x.privileged)]
     for method, name, term in [(m, k, v) for m, terms in methods for k, v in terms.items()]:
-        rows, where = term[valid].double(), f"{kind}.{method}: the term {name!r}"
+        rows, where = term[valid].double().flatten(1), f"{kind}.{method}: the term {name!r}"
         key = f"{method} {name}"
         if len(rows) < 2 or not rows.isfinite().all():
             continue

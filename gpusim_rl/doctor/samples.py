@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.waiting import counted
+from gpusim_rl.envs.agents import folded
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.state import State
 
@@ -28,7 +29,7 @@ class Wrong:
 class Samples:
     """T control steps of B worlds. The first B / 2 took zero actions, the others random ones."""
 
-    # name → (T, B, …), of the true state after each step
+    # name → (T, B, …), of the true state after each step; with an axis for several agents
     observed: dict[str, Tensor]
     privileged: dict[str, Tensor]
     terms: dict[str, Tensor]  # weighted [1/s]
@@ -36,7 +37,7 @@ class Samples:
     # `reward`, `time` [control steps], `terminated`, `truncated`, `fault`, and `physics`: a fault
     # of the simulator; each (T, B)
     numbers: dict[str, Tensor]
-    action: Tensor  # (T, B, n) before it is clamped
+    action: Tensor  # (T, B, *action_shape) before it is clamped
     ctrl: Tensor  # (T, B, nu)
     qpos: Tensor  # (T, B, nq)
     wrong: list[Wrong]  # the numbers that are not finite, by method and entry
@@ -99,7 +100,7 @@ class Recorder:
         self.note("numbers", "physics", ~healthy)
 
     def samples(self, action: Tensor) -> Samples:
-        """All that was noted, as tensors on the CPU. action: (T, B, n)."""
+        """All that was noted, as tensors on the CPU. action: (T, B, *action_shape)."""
         parts: dict[str, Any] = {
             part: {name: torch.stack(x).cpu() for name, x in self.series.get(part, {}).items()}
             for part in ("observed", "privileged", "terms", "measures", "numbers", "state")
@@ -121,12 +122,13 @@ def sample(env: Env, steps: int, std: float, doing: str, say: Callable[[str], No
     """
     recorder, faults = Recorder(env), 0
     generator = torch.Generator().manual_seed(env.seed)
-    action = std * torch.randn(steps, env.num_envs, env.task.action_width, generator=generator)
+    action = std * torch.randn(steps, env.num_envs, *env.task.action_shape, generator=generator)
     action[:, : env.num_envs // 2] = 0.0
     recorder.check_state(env.current_state())
     done = 0
     for t in counted(steps, doing, say):
-        step = env.step(action[t].to(env.device), recorder.take)
+        taken = folded(action[t].to(env.device), env.agents)
+        step = env.step(taken, recorder.take).of_worlds(env.agents)
         for name in ("reward", "terminated", "truncated", "fault"):
             recorder.note("numbers", name, getattr(step, name))
         faults, done = (faults + 1) * int(step.fault.all()), t + 1

@@ -45,6 +45,15 @@ def check_tensor(where: str, x: object, shape: tuple[int | str, ...], meaning: s
         raise ValueError(f"{where} has shape {tuple(x.shape)}, expected {parts}")
 
 
+def check_term(
+    where: str, x: object, shape: tuple[int | str, ...], meaning: str, agents: int
+) -> None:
+    """ValueError unless x is a tensor of a shape (n, …), or (n, A, …) of so many agents."""
+    if agents > 1 and isinstance(x, Tensor) and x.ndim > len(shape):
+        shape, meaning = (shape[0], agents, *shape[1:]), "of each agent of each world"
+    check_tensor(where, x, shape, meaning)
+
+
 def check_named(where: str, values: object) -> None:
     """ValueError unless a method returned a mapping of names."""
     if not isinstance(values, Mapping):
@@ -79,21 +88,23 @@ def check_outputs(task: Task, s: State, rng: Rng) -> None:
         terms = getattr(task, method)(s)
         check_named(f"{kind}.{method}", terms)
         for name, x in terms.items():
-            check_tensor(f"{kind}.{method}: the term {name!r}", x, (n, "k"), COLUMN)
+            check_term(f"{kind}.{method}: the term {name!r}", x, (n, "k"), COLUMN, task.agents)
     check_named(f"{kind}.views", views := task.views(s))
+    rows = (n, *task.action_shape[:-1])
     for name, x in views.items():
         where = f"{kind}.views: {name!r}"
         if name in TAKEN or name in task.measured:
             raise ValueError(f"{where} is the name of a column or reading: choose another")
-        if not isinstance(x, Tensor) or x.ndim < 2 or len(x) != n:
+        if not isinstance(x, Tensor) or x.ndim == len(rows) or x.shape[: len(rows)] != rows:
             shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"{where} has shape {shape}, expected {n} rows: ({n}, …)")
+            expected = f"({', '.join(map(str, rows))}, …)"
+            raise ValueError(f"{where} has shape {shape}, expected {n} rows: {expected}")
     for method in ("reward", "bonus", "measure"):
         values = getattr(task, method)(s)
-        what = "the measure" if method == "measure" else "the term"
+        what, agents = ("the measure", 1) if method == "measure" else ("the term", task.agents)
         check_named(f"{kind}.{method}", values)
         for name, x in values.items():
-            check_tensor(f"{kind}.{method}: {what} {name!r}", x, (n,), NUMBER)
+            check_term(f"{kind}.{method}: {what} {name!r}", x, (n,), NUMBER, agents)
     ended = task.terminated(s)
     check_tensor(f"{kind}.terminated", ended, (n,), "true or false for each world")
     if ended.dtype != torch.bool:

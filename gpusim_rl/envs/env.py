@@ -10,7 +10,17 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.record import Column, Columns
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.states import Live, Rows, copy_state, load_state, per_world, shared, store
+from gpusim_rl.core.states import (
+    Live,
+    Rows,
+    beside,
+    copy_state,
+    load_state,
+    per_world,
+    shared,
+    store,
+)
+from gpusim_rl.envs.agents import folded, of_each, of_world, unfolded
 from gpusim_rl.envs.check_methods import check_outputs, check_start
 from gpusim_rl.envs.observation import Observer
 from gpusim_rl.envs.readings import JOINTS
@@ -27,7 +37,7 @@ class End(NamedTuple):
 
     rows: Rows  # all rows as they are then
     state: State
-    terms: Tensor  # (B, R) weighted reward terms [1/s]
+    terms: Tensor  # (B, R) weighted reward terms [1/s], means of the agents
     reasons: Tensor  # (B, 4) bool, in the order of `worst_step.REASONS`
     step: StepEnd
     added: Tensor  # (B, n) what the step adds to the statistics
@@ -37,7 +47,11 @@ class End(NamedTuple):
 class Env:
     """A task in a Sim. On a GPU no method reads a tensor on the host, except `metrics`.
 
-    Every random number is a function of the seed, its name, the step and the world. The constructor
+    Outside, all is in `num_rows` rows: B worlds × A agents, of `agents.py`. For A = 1 these are the
+    worlds. Inside, the tensors of worlds with several agents have an axis for them: (B, A, …).
+
+    Every random number is a function of the seed, its name, the step and the world. That of an
+    agent is one of its row's number among all worlds. The constructor
     raises ValueError if weights or noise name something else than the task's terms.
 
     Args:
@@ -69,9 +83,12 @@ class Env:
         n = self.num_envs = sim.qpos.shape[0]
         self.device = sim.qpos.device
         self.rng = Rng(seed, torch.arange(first, first + n, device=self.device), life)
+        self.agents, self.num_rows = task.agents, n * task.agents
+        ids = torch.arange(self.num_rows, device=self.device) + first * task.agents
+        self.rng_of_agents = Rng(seed, ids, life) if task.agents > 1 else self.rng
         self.step_count = torch.zeros((), dtype=torch.int64, device=self.device)
         self.time = torch.zeros(n, dtype=torch.int64, device=self.device)
-        self.action = torch.zeros(n, task.action_width, device=self.device)
+        self.action = torch.zeros(n, *task.action_shape, device=self.device)
         self.previous = torch.zeros_like(self.action)
         self.memory: dict[str, Tensor] = {}
         once = Rng(seed, self.rng.worlds, life)  # its streams need not be in the block of a step
@@ -121,7 +138,17 @@ class Env:
         live |= {"sim/force": sim.force, "sim/fault": sim.fault(), "sim/overflow": sim.overflow}
         live |= dict(action=self.action, previous=self.previous, time=self.time) | self.memory
         live |= {f"model/{name}": sim.model(name) for name in self.task.fields}
+        numbers = self.rng_of_agents.rows()
+        live |= {self._of_agents(x): unfolded(numbers[x], self.agents) for x in numbers}
         return live | self.rng.rows()
+
+    def _of_agents(self, name: str) -> str:
+        """The name of a row of the agents' random numbers."""
+        return f"agents/{name}" if self.agents > 1 else name
+
+    def numbers_of_agents(self, rows: Rows) -> Rows:
+        """The rows of the agents' random numbers, as `Rng.of_rows` takes them."""
+        return {name: rows[self._of_agents(name)] for name in self.rng_of_agents.rows()}
 
     def state_of(self, rows: Rows) -> State:
         """The state that rows make up. Numbers that are float32 already are shared, not copied."""
@@ -151,7 +178,7 @@ class Env:
             place = old if part is None else old[..., part]
             value = (old + value if name == "kick" else value).to(old.dtype)
             if mask is not None:
-                value = torch.where(mask.view(-1, *[1] * (place.ndim - 1)), value, place)
+                value = torch.where(beside(mask, place), value, place)
             if part is not None:
                 whole = old.clone()
                 whole[..., part] = value
@@ -187,12 +214,12 @@ class Env:
     # -- a control step ----------------------------------------------------------------------------
 
     def step(self, action: Tensor, on_step: Callable[[State], None] | None = None) -> Step:
-        """Apply action (B, nu) for one control period, and restart worlds whose episode ended.
+        """Apply actions (rows, nu) for one control period, restart worlds whose episode ended.
 
         The action is clamped to ± `task.clip`. `on_step` is called with the state before the
         restarts. No later step changes the result. ValueError for an action of another shape.
         """
-        expected = self.action.shape
+        expected = self.num_rows, self.task.action_width
         if not isinstance(action, Tensor) or action.shape != expected:
             given = f"{type(action).__name__} {[*getattr(action, 'shape', ())]}"
             raise ValueError(f"action is a {given}, expected a tensor of shape {[*expected]}")
@@ -204,20 +231,26 @@ class Env:
     def begin_step(self) -> None:
         """Count the step, and draw its random numbers. In place."""
         self.step_count += 1
+        self._draw()
+
+    def _draw(self) -> None:
+        """Draw the random numbers of this step. In place."""
         self.rng.draw(self.step_count)
+        if self.agents > 1:
+            self.rng_of_agents.draw(self.step_count)
 
     def apply_action(self, action: Tensor) -> None:
-        """The first part of a step: the controls for action (B, nu)."""
+        """The first part of a step: the controls for actions (rows, nu)."""
         self.begin_step()
         live = self.rows()
-        store(live, self.act(live, action))
+        store(live, self.act(live, unfolded(action, self.agents)))
 
     def act(self, rows: Rows, action: Tensor) -> Rows:
-        """The new rows for action (B, nu), before the physics; pure."""
+        """The new rows for action (B, *action_shape), before the physics; pure."""
         valid = is_valid(rows["view/actor"]) & is_valid(rows["view/critic"]) & is_valid(action)
         clip = self.task.clip
         # a zero keeps NaN out of the engine; `end` counts the fault
-        action = torch.where(valid[:, None], action, 0.0).clamp(-clip, clip)
+        action = torch.where(beside(valid, action), action, 0.0).clamp(-clip, clip)
         s = self.measurement.delivered(self.state_of(rows), rows["env/readings"])
         ctrl = self.scheduled_task.control(s.with_(action=action, previous=s.action))
         if "encoder" in self.memory:
@@ -245,18 +278,21 @@ class Env:
         timed_out, fault = rows["time"] >= self.task.horizon, reasons.any(1)
         ended = quarantined(end, reward, failed, timed_out, fault)
         if self.shows_end:
-            final = torch.where(fault[:, None], 0.0, self.observer.final(s, rows))
-            ended = ended._replace(end_obs=final)
-        counted = self.statistics.count(rows, terms, ended)
+            final = self.observer.final(s, rows)
+            ended = ended._replace(end_obs=torch.where(beside(fault, final), 0.0, final))
+        terms = of_world(terms, self.agents)
+        mean = of_world(ended.reward, self.agents)
+        counted = self.statistics.count(rows, terms, ended._replace(reward=mean))
         added = counted.pop("statistics/added")
         return End(rows | counted, s, terms, reasons, ended, added)
 
     def outcome(self, s: State) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weighted reward terms (B, R), reward (B,), the critic's view (B, nc), terminated (B,)."""
         task = self.scheduled_task
-        terms = torch.stack(list(reward_terms(task, s).values()), 1) * self.weights
+        terms = [of_each(x, self.agents) for x in reward_terms(task, s).values()]
+        terms = torch.stack(terms, -1) * self.weights
         # Summed over columns: the order of a sum over rows would depend on the number of worlds.
-        return terms, task.dt * terms.sum(1), self.observer.critic(s), task.terminated(s)
+        return terms, task.dt * terms.sum(-1), self.observer.critic(s), task.terminated(s)
 
     def finish_step(self, on_step: Callable[[State], None] | None = None) -> StepEnd:
         """The last part of a step: reward, terminations, restarts and observations."""
@@ -280,7 +316,7 @@ class Env:
             store(live, changed)
             self.restart_worlds(restarted, end.state)
             self.update_observations(restarted)
-        return ended
+        return ended.rows(self.agents)
 
     # -- episodes ----------------------------------------------------------------------------------
 
@@ -305,7 +341,7 @@ class Env:
         begun |= self.changed(rows, start, mask)
         begun["time"] = rows["time"].masked_fill(mask, 0)
         for name in ("action", "previous"):
-            begun[name] = rows[name].masked_fill(mask[:, None], 0.0)
+            begun[name] = rows[name].masked_fill(beside(mask, rows[name]), 0.0)
         return begun
 
     def restart_worlds(self, mask: Tensor, ended: State | None = None) -> None:
@@ -369,7 +405,7 @@ class Env:
         if further := self.observer.further:
             views = self.scheduled_task.views(self.state_of(self.world_rows()))
             for name, place in further.items():
-                place.copy_(views[name])
+                place.copy_(folded(views[name], self.agents))
 
     def report(self) -> tuple[list[str], Tensor]:
         """Names and values (n,) of the sums since the last report, and of the measures now."""
@@ -402,12 +438,12 @@ class Env:
         env_tensors = {name: entry for name, entry in live.items() if not name.startswith("sim/")}
         load_state(env_tensors, state, self.group)
         # the observations below are made with this step's numbers
-        self.rng.draw(self.step_count)
+        self._draw()
         self.update_observations()
 
     @property
     def views(self) -> Columns:
-        """The shapes and types of the views of a world, by name."""
+        """The shapes and types of the views of a row, by name."""
         views = self.observation.items()
         return {name: Column(tuple(x.shape[1:]), x.dtype) for name, x in views}
 

@@ -11,6 +11,7 @@ from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.record import Record, packed
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Rows
+from gpusim_rl.envs.agents import folded, of_each, unfolded
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.step import ended
 from gpusim_rl.fuse.kernel import Eager, Place, fuse
@@ -20,13 +21,13 @@ class PolicyParts(Protocol):
     """A policy's `sample` in three parts; the first and the last are pure, world by world.
 
     `prepare` takes the views of rows, `actor` and `critic`. `compute` takes what it made of them
-    and the other views by their names; it gives a tensor (B, n) and the next memory. `choose` makes
-    of the tensor what is stored of an action.
+    and the other views by their names; it gives a tensor (B, n) and a memory. `choose` makes of
+    them what is stored of an action, and the memory of the next step.
     """
 
     def prepare(self, views: Any) -> Rows: ...
-    def compute(self, inputs: Rows, memory: Rows) -> tuple[Tensor, Rows]: ...
-    def choose(self, head: Tensor, rng: Rng) -> Rows: ...
+    def compute(self, inputs: Rows, memory: Rows, rng: Rng) -> tuple[Tensor, Rows]: ...
+    def choose(self, head: Tensor, memory: Rows, rng: Rng) -> tuple[Rows, Rows]: ...
 
 
 class WholeSample:
@@ -39,17 +40,17 @@ class WholeSample:
         """Nothing: `sample` takes the views as they are."""
         return {}
 
-    def compute(self, inputs: Rows, memory: Rows) -> tuple[Tensor, Rows]:
+    def compute(self, inputs: Rows, memory: Rows, rng: Rng) -> tuple[Tensor, Rows]:
         """What `sample` gives, side by side, and the next memory."""
-        columns, memory = self.policy.sample(self.env.observation, memory, self.env.rng)
+        columns, memory = self.policy.sample(self.env.observation, memory, rng)
         return packed(columns), memory
 
-    def choose(self, head: Tensor, rng: Rng) -> Rows:
-        """The columns of `compute`."""
+    def choose(self, head: Tensor, memory: Rows, rng: Rng) -> tuple[Rows, Rows]:
+        """The columns of `compute`, and the memory as it is."""
         columns = self.policy.stored
         widths = [math.prod(x.shape) for x in columns.values()]
         parts = zip(columns.items(), head.split(widths, 1), strict=True)
-        return {name: part.reshape(-1, *x.shape) for (name, x), part in parts}
+        return {name: part.reshape(-1, *x.shape) for (name, x), part in parts}, memory
 
 
 # Why: docs/decisions/step-kernels.md
@@ -58,10 +59,11 @@ class FusedStep:
 
     The products of the network stand before the first kernel, and the physics after it. A kernel
     writes the rows of the worlds, those of the record, and what the other kernels need. All random
-    streams of the worlds have joined the block.
+    streams of the worlds have joined the block. A thread is a world. What the policy does of a row
+    stands in its kernel once for each agent.
 
-    memory: what the policy remembers, as it is at first. record: (R, B, …) takes what a step gives,
-    at row t (1,). show: print what each kernel replaces, and the file of its source.
+    memory: what the policy remembers, live. record: (R, B, …) takes what a step gives, at row
+    t (1,). show: print what each kernel replaces, and the file of its source.
 
     Attributes:
         inputs: what `PolicyParts.prepare` made of the views.
@@ -81,22 +83,33 @@ class FusedStep:
         show: bool = False,
     ):
         self.env, self.policy, self.record, self.t = env, policy, record, t
-        self.inputs = policy.prepare(env.observation)
-        head, _ = policy.compute(self.inputs | env.observer.further, memory)
-        # rows that one kernel writes for another
-        self.scratch = named("policy", self.inputs) | {"step/head": head.clone()}
-        policy.choose(head, env.rng)  # its stream joins the block
+        self.memory, self.inputs = memory, policy.prepare(env.observation)
+        head, memory = policy.compute(self.inputs | env.observer.further, memory, env.rng_of_agents)
+        # rows that one kernel writes for another, and those of the agents
+        self.head = head.clone()
+        self.scratch = named("policy", self._of_worlds(self.inputs))
+        self.scratch |= {"step/head": unfolded(self.head, env.agents)}
+        policy.choose(head, memory, env.rng_of_agents)  # its stream joins the block
         self.kernels: dict[str, Eager] = {}
         self.make_kernels()
         for kernel in self.kernels.values() if show else ():
             print(kernel.description, flush=True)
         self.restarted = self.scratch["step/restarted"]
 
+    def _of_worlds(self, rows: Rows, axis: int = 0) -> Rows:
+        """Rows along an axis as those of worlds: (B·A, …) → (B, A, …), views."""
+        return {name: unfolded(x, self.env.agents, axis) for name, x in rows.items()}
+
     def make_kernels(self) -> None:
         """Make the kernels for the rows as they lie now."""
         for name in ("before", "after", "views"):
             self.kernels[name] = self._fuse(name, getattr(self, name))
-        self.block = self.env.rng.rows()["rng/units"].data_ptr()
+        self.blocks = self._blocks()
+
+    def _blocks(self) -> list[int]:
+        """Where the random numbers of the worlds and of the agents lie."""
+        of_both = self.env.rng, self.env.rng_of_agents
+        return [rng.rows()["rng/units"].data_ptr() for rng in of_both]
 
     @torch.no_grad()
     def prepare(self) -> None:
@@ -111,18 +124,20 @@ class FusedStep:
 
     def _fuse(self, name: str, function: Callable[[Rows], Rows]) -> Eager:
         """A kernel that writes all rows that a function changes."""
-        rows = self.env.rows() | self.scratch
+        memory = self._of_worlds(named("policy/memory", self.memory)) if name == "before" else {}
+        rows = self.env.rows() | self.scratch | memory
         results = function(rows)
         for key, value in results.items():
             if key not in rows and not key.startswith("record/"):
                 self.scratch[key] = torch.zeros_like(value)
-        rows = self.env.rows() | self.scratch
+        rows = self.env.rows() | self.scratch | memory
         places = {
             key: Place(rows[key], mask_name="step/worse" if key == "step/worst" else "")
             for key, value in results.items()
             if key in rows and value is not rows[key]
         }
-        columns = named("record", {name: self.record.column(name) for name in self.record.columns})
+        columns = {name: self.record.column(name) for name in self.record.columns}
+        columns = named("record", self._of_worlds(columns, 1))
         places |= {key: Place(columns[key], self.t) for key in results if key in columns}
         kind = type(self.env.task).__name__
         return fuse(f"{kind}: the step's part {name!r}", function, rows, places)
@@ -131,10 +146,28 @@ class FusedStep:
 
     def before(self, rows: Rows) -> Rows:
         """From what the network gives to the controls."""
-        rng = self.env.rng.of_rows(rows)
-        columns = self.policy.choose(rows["step/head"], rng)
-        columns |= dict(obs=rows["view/actor"], critic=rows["view/critic"])
-        return self.env.act(rows, columns["action"]) | named("record", columns)
+        env = self.env
+        values = {name: rows[name] for name in ("step/head", *named("policy/memory", self.memory))}
+        chosen = self._by_agent(self.choose, values | env.numbers_of_agents(rows))
+        views = dict(obs=rows["view/actor"], critic=rows["view/critic"])
+        views |= kept_rows(self.record, "rows", rows)
+        return env.act(rows, chosen["record/action"]) | chosen | named("record", views)
+
+    def choose(self, rows: Rows) -> Rows:
+        """What the policy stores of one agent's action, and what changes of its memory."""
+        rng = self.env.rng_of_agents.of_rows(rows)
+        memory = {name: rows[f"policy/memory/{name}"] for name in self.memory}
+        columns, after = self.policy.choose(rows["step/head"], memory, rng)
+        after = {name: x for name, x in after.items() if x is not memory[name]}
+        return named("record", columns) | named("policy/memory", after)
+
+    def _by_agent(self, function: Callable[[Rows], Rows], rows: Rows) -> Rows:
+        """A function of the rows of one agent, for each of them: (B, A, …) → (B, A, …)."""
+        if self.env.agents == 1:
+            return function(rows)
+        each = range(self.env.agents)
+        parts = [function({name: x[:, a] for name, x in rows.items()}) for a in each]
+        return {name: torch.stack([part[name] for part in parts], 1) for name in parts[0]}
 
     def after(self, rows: Rows) -> Rows:
         """From the physics to rewards, statistics, and the first states of what restarts."""
@@ -145,35 +178,37 @@ class FusedStep:
         numbers = worst.numbers(end.rows, end.terms, end.reasons)
         changed |= {"step/restarted": mask, "step/added": end.added, "step/score": score}
         changed |= {"step/worst": numbers, "step/worse": score > worst.row[0]}
-        step = {name: x for name, x in end.step._asdict().items() if x is not None}
-        return changed | named("record", step)
+        step = end.step.of_each(env.agents)._asdict()
+        step = {name: x for name, x in step.items() if x is not None}
+        return changed | named("record", step | kept_rows(self.record, "after", rows))
 
     def views(self, rows: Rows) -> Rows:
         """The observations after the restarts, prepared for the networks."""
         env, rng = self.env, self.env.rng.of_rows(rows)
         changed = env.observer.observe(env.state_of(rows), rows, rng, rows["step/restarted"])
         views = {name: changed[f"view/{name}"] for name in env.observer.rows_seen}
-        return changed | named("policy", self.policy.prepare(views))
+        prepared = self._by_agent(self.policy.prepare, views)
+        return changed | named("policy", prepared)
 
     # -- a step ------------------------------------------------------------------------------------
 
-    def compute(self, memory: Rows) -> Rows:
-        """The network, whose result goes to `step/head`; the next memory. In place."""
-        further = self.env.observer.further
-        head, memory = self.policy.compute(self.inputs | further, memory)
+    def compute(self) -> Rows:
+        """The network, whose result goes to `step/head`; the memory after it. In place."""
+        env, further = self.env, self.env.observer.further
+        head, memory = self.policy.compute(self.inputs | further, self.memory, env.rng_of_agents)
         self.record.put(self.t, further)
-        self.scratch["step/head"].copy_(head)
+        self.head.copy_(head)
         return memory
 
     def act(self) -> None:
         """Everything before the physics but the network, whose result is `step/head`. In place."""
-        if self.env.rng.rows()["rng/units"].data_ptr() != self.block:
+        if self._blocks() != self.blocks:
             self.make_kernels()  # a random stream joined, and the numbers lie elsewhere
         self.kernels["before"]()
         self.env.begin_step()
 
-    def finish(self) -> None:
-        """Everything after the physics. In place."""
+    def finish(self) -> Tensor:
+        """Everything after the physics: (B·A,) bool, the rows that begin an episode. In place."""
         env, scratch = self.env, self.scratch
         self.kernels["after"]()
         env.worst_step.record(env.step_count, scratch["step/score"], scratch["step/worst"])
@@ -182,6 +217,13 @@ class FusedStep:
             env.reset(self.restarted, scratch["start/qpos"], scratch["start/qvel"])
         self.kernels["views"]()
         env.write_views()
+        return folded(of_each(self.restarted, env.agents), env.agents)
+
+
+def kept_rows(record: Record, group: str, rows: Rows) -> Rows:
+    """The rows of which a record has a column `<group>/<name>`, by the names of the columns."""
+    names = {x: x.partition("/") for x in record.columns}
+    return {x: rows[name] for x, (first, _, name) in names.items() if first == group}
 
 
 def named(prefix: str, values: Rows) -> Rows:

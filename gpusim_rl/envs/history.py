@@ -4,18 +4,21 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.states import beside
 
 
 # Why: docs/decisions/observations.md
 class Frames:
     """The last values (B, n) of B worlds; a restart fills them with the first. Methods are pure.
 
+    Those of agents are (B, A, n), and their frames (B, count, A, n).
+
     Attributes:
         frames: (B, count, n) live, oldest first.
     """
 
-    def __init__(self, worlds: int, count: int, width: int, device: torch.device):
-        self.frames = torch.zeros(worlds, count, width, device=device)
+    def __init__(self, shape: tuple[int, ...], count: int, width: int, device: torch.device):
+        self.frames = torch.zeros(shape[0], count, *shape[1:], width, device=device)
 
     def pushed(self, frames: Tensor, now: Tensor, began: Tensor | None, first: Tensor) -> Tensor:
         """The frames (B, count, n) after values now (B, n): of a new moment, or of the same one.
@@ -27,7 +30,7 @@ class Frames:
             began, after = first, torch.cat([frames[:, :-1], now[:, None]], 1)
         else:
             after = self.after(frames, now)
-        return torch.where(began[:, None, None], now[:, None], after)
+        return torch.where(beside(began, after), now[:, None], after)
 
     def after(self, frames: Tensor, now: Tensor) -> Tensor:
         """(B, count, n) the frames after a moment at which the values are now (B, n)."""
@@ -35,17 +38,21 @@ class Frames:
 
 
 class History(Frames):
-    """The last observations of B worlds, term by term, each oldest first.
+    """The last observations of worlds (B,) or agents (B, A), term by term, each oldest first.
 
     widths: term → width at one moment, in the order of the view. steps: term → control steps of it
     that the actor sees; 1 unless given, 0 for none.
     """
 
     def __init__(
-        self, widths: dict[str, int], steps: dict[str, int], worlds: int, device: torch.device
+        self,
+        widths: dict[str, int],
+        steps: dict[str, int],
+        shape: tuple[int, ...],
+        device: torch.device,
     ):
         n, longest = sum(widths.values()), max(steps.get(name, 1) for name in widths)
-        super().__init__(worlds, longest, n, device)
+        super().__init__(shape, longest, n, device)
         columns, begin = [], 0
         for name, width in widths.items():
             first = longest - steps.get(name, 1)
@@ -56,7 +63,7 @@ class History(Frames):
 
     def view(self, frames: Tensor) -> Tensor:
         """(B, width) what the actor sees of such frames."""
-        return frames.flatten(1).index_select(1, self.columns)
+        return frames.movedim(1, -2).flatten(-2).index_select(-1, self.columns)
 
     def state(self) -> dict[str, Tensor]:
         """Every live tensor, by name; B rows each."""
@@ -70,7 +77,7 @@ class DelayLine(Frames):
     """
 
     def __init__(self, low: int, high: int, worlds: int, width: int, device: torch.device):
-        super().__init__(worlds, high + 1, width, device)
+        super().__init__((worlds,), high + 1, width, device)
         self.low, self.high = low, high
         self.age = torch.zeros(worlds, dtype=torch.int64, device=device)
 

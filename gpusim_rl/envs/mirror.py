@@ -253,6 +253,8 @@ def derive_flips(task: Task) -> dict[str, Flip]:
     reflection, name = task.mirror, type(task).__name__
     if reflection is None:
         raise ValueError(f"{name} defines no mirror image")
+    if task.agents > 1:
+        raise ValueError(f"{name} has {task.agents} agents: `mirror` is for one")
     reflector = Reflector(task.mjm, reflection.axis, reflection.joints, task.device)
     values = random_values(task)
     s = State(values, task.sensor_columns, task.joint_columns)

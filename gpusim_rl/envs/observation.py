@@ -3,18 +3,21 @@
 The actor's terms are computed of what the robot measures, the critic's of the truth.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Rows
+from gpusim_rl.envs.agents import folded, of_each, unfolded
 from gpusim_rl.envs.declarations import check_shown_by
 from gpusim_rl.envs.history import History
 from gpusim_rl.envs.measurement import Measurement
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 
-# What is observed at one moment: name of a view → (B, …).
+# What is observed at one moment, in rows: B of them are B / A worlds. Name of a view → (B, …).
 # `actor` (B, no) are terms of what a robot measures, with their history; `critic` (B, nc) the true
 # terms, and what only the simulator knows; the others are those of `Task.views`.
 Observation = dict[str, Tensor]
@@ -29,21 +32,28 @@ class Observer:
     Attributes:
         measurement: what the robots measure.
         term_widths: observation term → its width.
+        view_terms: view → its terms in their order → how many of its columns each has.
         history: what the actor observes of earlier steps; None if it observes one step alone.
         observation: the live tensors of the last observations; further: those of `Task.views`.
     """
 
     def __init__(self, task: Task, state: State, noise: dict[str, float]):
         self.task, n, device = task, len(state.time), state.time.device
-        self.term_widths = {name: value.shape[1] for name, value in task.observe(state).items()}
+        self.agents = task.agents
+        self.term_widths = {name: value.shape[-1] for name, value in task.observe(state).items()}
+        further = {name: value.shape[-1] for name, value in task.privileged(state).items()}
+        seen = {name: n * task.history.get(name, 1) for name, n in self.term_widths.items()}
+        self.view_terms = {"actor": seen, "critic": self.term_widths | further}
         self._check_terms()
         self.measurement = Measurement(task, n, noise, device)
         multiple = not set(task.history.values()) <= {1}
-        self.history = History(self.term_widths, task.history, n, device) if multiple else None
+        shape = n, *task.action_shape[:-1]
+        self.history = History(self.term_widths, task.history, shape, device) if multiple else None
         no = self.history.width if self.history else sum(self.term_widths.values())
-        widths = dict(actor=no, critic=self.critic(state).shape[1])
-        self.further = {name: torch.zeros_like(x) for name, x in task.views(state).items()}
-        self.rows_seen = {name: torch.zeros(n, x, device=device) for name, x in widths.items()}
+        widths, rows = dict(actor=no, critic=self.critic(state).shape[-1]), n * task.agents
+        views = {name: folded(x, self.agents) for name, x in task.views(state).items()}
+        self.further = {name: torch.zeros_like(x) for name, x in views.items()}
+        self.rows_seen = {name: torch.zeros(rows, x, device=device) for name, x in widths.items()}
         self.observation: Observation = self.rows_seen | self.further
 
     def _check_terms(self) -> None:
@@ -59,8 +69,11 @@ class Observer:
             raise ValueError("task.hide names every term: the actor would observe nothing")
 
     def actor(self, s: State) -> Tensor:
-        """(B, n)"""
-        return torch.cat(list(self.task.observe(s).values()), dim=1)
+        """(B, n), or (B, A, n) of a team."""
+        return self._joined(self.task.observe(s).values())
+
+    def _joined(self, terms: Iterable[Tensor]) -> Tensor:
+        return torch.cat([of_each(x, self.agents, 2) for x in terms], dim=-1)
 
     def columns(self, term: str) -> Tensor:
         """(k, width) the actor's columns of a term, at each of the k moments that it observes."""
@@ -72,8 +85,8 @@ class Observer:
         return of_term.nonzero()[:, 0].view(-1, width)
 
     def critic(self, s: State) -> Tensor:
-        """(B, nc)"""
-        return torch.cat([*self.task.observe(s).values(), *self.task.privileged(s).values()], dim=1)
+        """(B, nc), or (B, A, nc) of a team."""
+        return self._joined([*self.task.observe(s).values(), *self.task.privileged(s).values()])
 
     def observe(
         self, s: State, rows: Rows, rng: Rng, began: Tensor | None, critic: Tensor | None = None
@@ -100,7 +113,8 @@ class Observer:
 
     def rows(self) -> Rows:
         """The live rows that `observe` changes."""
-        views = {f"view/{name}": x for name, x in self.rows_seen.items()}
+        views = self.rows_seen.items()
+        views = {f"view/{name}": unfolded(x, self.agents) for name, x in views}
         history = self.history.state() if self.history else {}
         return self.measurement.rows() | history | views
 

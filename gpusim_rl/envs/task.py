@@ -64,6 +64,9 @@ class Task:
     takes_robot: ClassVar[str] = ""
     # Whether terrain= may give its worlds rough ground: tasks with `OnTerrain`.
     takes_terrain: ClassVar[bool] = False
+    # Agents of a world, which share one policy; `control` puts their actions together. Terms,
+    # rewards and actions are then (B, A, …), and a term without that axis is of every agent.
+    agents: ClassVar[int] = 1
     # What the numbers that a task adds may be; `core.ranges` has those of all tasks.
     ranges: ClassVar[dict[str, Range]] = {}
     mjcf: str
@@ -311,16 +314,22 @@ class Task:
 
     @property
     def action_width(self) -> int:
-        """How many numbers an action has: one for each actuator, unless `control` maps others."""
-        return self.mjm.nu
+        """How many numbers the action of an agent has: one for each of its actuators, unless
+        `control` maps others."""
+        return self.mjm.nu // self.agents
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """The shape of a world's action: (action_width,), or (A, action_width) of a team."""
+        return (*[self.agents] * (self.agents > 1), self.action_width)
 
     def update(self, s: State, rng: Rng) -> dict[str, Tensor]:
         """Memory after a step. An entry `kick` (B, nv) is added to `qvel`, to push the robot."""
         return {}
 
     def control(self, s: State) -> Tensor:
-        """`ctrl` (B, nu) from `s.action` (B, action_width), in the units of each actuator."""
-        return s.action
+        """`ctrl` (B, nu) from `s.action` (B, *action_shape), in the units of each actuator."""
+        return s.action.flatten(1)
 
     def observe(self, s: State) -> dict[str, Tensor]:
         """Named terms (B, …) that the robot measures; the actor sees them in this order."""

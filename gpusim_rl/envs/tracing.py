@@ -58,7 +58,8 @@ def sample_inputs(task: Task) -> dict[str, Tensor]:
     }
     inputs |= {"qpos": rows(m.qpos0), "qvel": rows([0.0] * m.nv)}
     inputs |= {name: rows([0.0] * m.nu) for name in (*JOINTS, "ctrl")}
-    inputs |= {name: rows([0.0] * task.action_width) for name in ("action", "previous")}
+    blank = torch.zeros(WORLDS, *task.action_shape, device=task.device)
+    inputs |= {name: blank.clone() for name in ("action", "previous")}
     inputs["time"] = torch.ones(WORLDS, dtype=torch.int64, device=task.device)
     half = torch.full((WORLDS,), 0.5, device=task.device)
     inputs |= first_memory(task, half)

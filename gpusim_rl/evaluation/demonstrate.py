@@ -32,7 +32,7 @@ MODEL += ("actuator_gainprm", "actuator_biasprm", "actuator_gear", "dof_armature
 def demonstrate(
     act: Act, env: Env, name: str, progress: Callable[[str], None] | None = None
 ) -> Demonstrations:
-    """The first episode of each world of an Env; those with a fault are left out.
+    """The first episode of each row of an Env; those with a fault are left out.
 
     ValueError if every world failed by a fault.
 
@@ -43,10 +43,10 @@ def demonstrate(
         progress: takes a line now and then, if there is no terminal.
     """
     columns = demonstration_columns(env.views, env.task.action_width)
-    steps, worlds, clip = env.task.horizon, env.num_envs, env.task.clip
-    record = Record.zeros(columns, steps, worlds, device=env.device)
-    alive = torch.ones(worlds, dtype=torch.bool)
-    lived, sound = torch.zeros(steps, worlds, dtype=torch.bool), alive.clone()
+    steps, n, clip = env.task.horizon, env.num_rows, env.task.clip
+    record = Record.zeros(columns, steps, n, device=env.device)
+    alive = torch.ones(n, dtype=torch.bool)
+    lived, sound = torch.zeros(steps, n, dtype=torch.bool), alive.clone()
     for t in counted(steps, "recording", progress) if progress else range(steps):
         views = {name: x.clone() for name, x in view_columns(env.observation).items()}
         action = act(env).clamp(-clip, clip)
@@ -78,7 +78,7 @@ def model_digest(m: mujoco.MjModel) -> str:
     return hashlib.sha256("\n".join([repr(m.names), *numbers]).encode()).hexdigest()[:16]
 
 
-def mean_action(policy: Policy, worlds: int) -> Act:
+def mean_action(policy: Policy, rows: int) -> Act:
     """Acts with a policy's mean action."""
-    act = MeanAction(policy, worlds)
+    act = MeanAction(policy, rows)
     return lambda env: act(env.observation)

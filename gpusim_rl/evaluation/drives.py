@@ -80,7 +80,7 @@ def drive(
     nominal_task = replace(task.on_level_ground(), **nominal)
     env = evaluation_env(nominal_task, len(asked), weights=weights, noise={}, seed=seed)
     env.set_memory("command", asked)
-    act, speeds, measures = MeanAction(policy, len(asked)), [], Measures()
+    act, speeds, measures = MeanAction(policy, env.num_rows), [], Measures()
     bounds = {name: x for name, x in task.drive_limits.items() if name not in ERRORS}
     fell = torch.zeros(len(asked), dtype=torch.bool)
 
@@ -92,7 +92,7 @@ def drive(
     seconds, settle = times or (SECONDS, SETTLE)
     seconds = min(seconds, task.episode)  # no time limit on the way
     for _step in range(round(seconds / task.dt)):
-        step = act.step(env, add)
+        step = act.step(env, add).of_worlds(task.agents)
         fell |= (step.terminated | step.fault).cpu()
     first = round(min(settle, seconds / 3) / task.dt)
     got = torch.stack(speeds[first:]).mean(0)

@@ -101,7 +101,7 @@ def play(
         before_step: called with the Env and the number of the step.
     """
     env = evaluation_env(task, episodes, weights=weights, noise=noise, seed=seed, first=first)
-    task, measures, act = env.task, Measures(), MeanAction(policy, episodes)
+    task, measures, act = env.task, Measures(), MeanAction(policy, env.num_rows)
     begun = env.current_state()
     for name in {"terminated", "reward"} & {*task.measure(begun)}:
         raise ValueError(f"{type(task).__name__}: rename the measure {name!r}: it is taken")
@@ -110,7 +110,7 @@ def play(
     for t in counted(steps, "evaluating", progress) if progress else range(steps):
         if before_step:
             before_step(env, t)
-        step = act.step(env, lambda s: measures.add(task.measure(s)))
+        step = act.step(env, lambda s: measures.add(task.measure(s))).of_worlds(task.agents)
         returns += whole * step.reward
         # only a first episode is whole in every world: later ones are cut by the end
         whole *= (~(failed := step.terminated | step.fault)).float()
@@ -119,10 +119,10 @@ def play(
 
 
 class MeanAction:
-    """The mean action of a policy in B worlds, and what it remembers of their episodes."""
+    """The mean action of a policy in B rows, and what it remembers of their episodes."""
 
-    def __init__(self, policy: Policy, worlds: int):
-        self.policy, self.memory = policy, policy.blank_memory(worlds)
+    def __init__(self, policy: Policy, rows: int):
+        self.policy, self.memory = policy, policy.blank_memory(rows)
 
     def __call__(self, views: Views) -> Tensor:
         """Views (B, …) → actions (B, nu)."""
@@ -135,9 +135,9 @@ class MeanAction:
         self.restart(ended(step))
         return step
 
-    def restart(self, worlds: Tensor) -> None:
-        """Forget the episodes of the worlds (B,) bool."""
-        self.memory = restarted(self.memory, worlds)
+    def restart(self, rows: Tensor) -> None:
+        """Forget the episodes of the rows (B,) bool."""
+        self.memory = restarted(self.memory, rows)
 
 
 class Measures:

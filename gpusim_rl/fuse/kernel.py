@@ -10,15 +10,17 @@ import re
 import sys
 from collections.abc import Callable
 from functools import cache
+from operator import mul
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import warp as wp
 from torch import Tensor
 
 from gpusim_rl.core.files import write_whole
-from gpusim_rl.core.states import Rows, separate
+from gpusim_rl.core.states import Rows, beside, separate
 from gpusim_rl.core.streams import launch, start_warp, warp_stream
 from gpusim_rl.fuse.operators import OPERATORS
 from gpusim_rl.fuse.second_run import SecondRun
@@ -41,11 +43,21 @@ class Place(NamedTuple):
     row: Tensor | None = None  # (1,) int64: the index along the first axis
     mask_name: str = ""  # the result (B,) bool that says which worlds are written; "": all
 
+    @property
+    def lead(self) -> int:
+        """Axes up to that of the worlds."""
+        return 1 if self.row is None else 2
+
     def view(self, worlds: int) -> Tensor:
-        """((R,) B, n): the tensor with the numbers of a world along one axis."""
-        lead = self.tensor.shape[: 1 if self.row is None else 2]
-        assert lead[-1] == worlds
-        return self.tensor.view(*lead, -1)
+        """((R,) B, 1): the first number of each world."""
+        assert self.tensor.shape[self.lead - 1] == worlds
+        return self.tensor[(..., *[0] * (self.tensor.ndim - self.lead), None)]
+
+    def offsets(self) -> list[int]:
+        """How far each number of a world lies behind the first, which may be side by side or not:
+        those of the agents of a world are in rows of a record."""
+        strides = self.tensor.stride()[self.lead :]
+        return [sum(map(mul, at, strides)) for at in np.ndindex(*self.tensor.shape[self.lead :])]
 
     def now(self) -> Tensor:
         """(B, …) what is there now."""
@@ -54,7 +66,11 @@ class Place(NamedTuple):
     def blank(self, worlds: int) -> "Place":
         """Another place like it, of zeros."""
         lead, row = ((), None) if self.row is None else ((1,), torch.zeros_like(self.row))
-        tensor = self.tensor.new_zeros(*lead, worlds, *self.tensor.shape[len(lead) + 1 :])
+        size = max(self.offsets()) + 1
+        tensor = self.tensor.new_zeros(*lead, worlds, size).as_strided(
+            (*lead, worlds, *self.tensor.shape[self.lead :]),
+            (*[worlds * size] * len(lead), size, *self.tensor.stride()[self.lead :]),
+        )
         return Place(tensor, row, self.mask_name)
 
     def write(self, value: Tensor, results: Rows) -> None:
@@ -62,9 +78,7 @@ class Place(NamedTuple):
         place = self.now()
         value = value.reshape(place.shape).to(place.dtype)
         if self.mask_name:
-            value = torch.where(
-                results[self.mask_name].view(-1, *[1] * (place.ndim - 1)), value, place
-            )
+            value = torch.where(beside(results[self.mask_name], place), value, place)
         if self.row is None:
             place.copy_(value)
         else:
@@ -167,8 +181,8 @@ class Kernel(Eager):
                     f"{key} has {cells.names.size} numbers where {place.now()[0].numel()} belong"
                 )
             row, late = self._overlap(place)
-            for j, name in enumerate(cells.names.ravel()):
-                target = entry(self.outputs[key], j)
+            for j, (name, at) in enumerate(zip(cells.names.ravel(), place.offsets(), strict=True)):
+                target = entry(self.outputs[key], at)
                 over = entry(self.arguments[row], j) if row else ""
                 value = tracer.cast(name, cells.kind, kind)
                 stores.append(Store(target, value, mask_name, over, late))
@@ -187,7 +201,7 @@ class Kernel(Eager):
         flat = [side_by_side(rows[key].view(worlds, -1)) for key in self.rows]
         flat += [x.view(1) if x.ndim == 0 else x for x in self.constants.values()]
         flat += [place.row for place in places.values() if place.row is not None]
-        out = [side_by_side(place.view(worlds)) for place in places.values()]
+        out = [place.view(worlds) for place in places.values()]
         return launch(self.kernel, worlds, flat, out, block=BLOCK, record=True), (flat, out)
 
     def __call__(self) -> None:

@@ -381,6 +381,12 @@ def permute(t: Tracer, call: Call) -> Cells:
     return x.like(x.names.transpose([d - x.worlds for d in order if d - x.worlds >= 0]))
 
 
+@operator("diagonal")
+def diagonal(t: Tracer, call: Call) -> Cells:
+    x, axes = call.args[0], [call.get(i, f"dim{i - 1}", i - 2) for i in (2, 3)]
+    return x.like(np.diagonal(x.names, call.get(1, "offset", 0), *map(x.axis, axes)))
+
+
 @operator("flip")
 def flip(t: Tracer, call: Call) -> Cells:
     x = call.args[0]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import NUMBER, Columns, Record, vector, view_columns
 from gpusim_rl.core.rng import Rng
-from gpusim_rl.core.states import Rows, check_layout, layout
+from gpusim_rl.core.states import Rows, beside, check_layout, layout
 from gpusim_rl.core.symmetry import MirrorModule, ViewMirrors, unmoved
 from gpusim_rl.networks.calibration import Calibration
 from gpusim_rl.networks.distributions import Distribution, Gaussian
@@ -107,10 +107,7 @@ def blank_memory(worlds: int, **nets: nn.Module) -> Memory:
 
 def restarted(memory: Memory, mask: Tensor) -> Memory:
     """The memory (B, …) of a policy, blank in the worlds of mask (B,), which begin an episode."""
-    return {
-        name: x.masked_fill(mask.to(x.device).view(-1, *[1] * (x.ndim - 1)), 0.0)
-        for name, x in memory.items()
-    }
+    return {name: x.masked_fill(beside(mask.to(x.device), x), 0.0) for name, x in memory.items()}
 
 
 class SampleInParts(nn.Module):
@@ -123,8 +120,8 @@ class SampleInParts(nn.Module):
     def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
         """As `Policy` has it: an action for each of B worlds, and the next memory."""
         further = {name: x for name, x in views.items() if name not in ("actor", "critic")}
-        head, memory = self.compute(self.prepare(views) | further, memory)
-        return self.choose(head, rng), memory
+        head, memory = self.compute(self.prepare(views) | further, memory, rng)
+        return self.choose(head, memory, rng)
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """As `Policy` has it: take the networks `policy/…` from a checkpoint."""
@@ -232,20 +229,20 @@ class ActorCritic(SampleInParts):
         critic = {"critic": self.critic_normalizer(views["critic"])} if remembers else {}
         return {"obs": self.actor.normalizer(views["actor"])} | critic
 
-    def compute(self, inputs: dict[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+    def compute(self, inputs: dict[str, Tensor], memory: Memory, rng: Rng) -> tuple[Tensor, Memory]:
         """The networks: prepared views → mean actions (B, nu), and the next memory."""
         x = self.actor.features(inputs["obs"], inputs.__getitem__)
         if not memory:
             return self.mean(x), memory
         mean, actor = self._run(self.actor.net, x, memory["actor"])
         _, critic = self._run(self.critic.encoder.step, inputs["critic"], memory["critic"])
-        return mean, dict(actor=actor, critic=critic)
+        return mean, memory | dict(actor=actor, critic=critic)
 
-    def choose(self, mean: Tensor, rng: Rng) -> dict[str, Tensor]:
-        """What is stored of an action, world by world, from mean actions (B, nu)."""
+    def choose(self, mean: Tensor, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
+        """What is stored of an action, world by world, from mean actions (B, nu); the memory."""
         acted = self.distribution(mean)
         action = acted.sample(rng)
-        return self.describe(acted, action)
+        return self.describe(acted, action), memory
 
     def describe(self, acted: Distribution, action: Tensor) -> dict[str, Tensor]:
         """The columns `stored` of actions (…, nu), if they are of this distribution."""

@@ -103,16 +103,16 @@ class SoftActorCritic(SampleInParts):
         """What the network takes of the views, world by world: the normalized observation."""
         return {"obs": self.actor.normalizer(views["actor"])}
 
-    def compute(self, inputs: dict[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+    def compute(self, inputs: dict[str, Tensor], memory: Memory, rng: Rng) -> tuple[Tensor, Memory]:
         """The network: prepared views → means and deviations (B, 2 nu); and the memory."""
         x = self.actor.features(inputs["obs"], inputs.__getitem__)
         return torch.cat(self.actor.net.heads(x), -1), memory
 
-    def choose(self, head: Tensor, rng: Rng) -> dict[str, Tensor]:
-        """What is stored of an action, world by world, from `compute`'s (B, 2 nu)."""
+    def choose(self, head: Tensor, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
+        """What is stored of an action, world by world, from `compute`'s (B, 2 nu); the memory."""
         mean, log_std = head.chunk(2, -1)
         noise = rng.normal("policy/action", self.nu)
-        return {"action": self.bound * torch.tanh(mean + log_std.exp() * noise)}
+        return {"action": self.bound * torch.tanh(mean + log_std.exp() * noise)}, memory
 
     @torch.no_grad()
     def act(self, views: Views, memory: Memory) -> tuple[Tensor, Memory]:

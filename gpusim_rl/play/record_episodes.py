@@ -8,6 +8,7 @@ from gpusim_rl.assembly.earlier_runs import demonstration_env, make_player, reco
 from gpusim_rl.config import compose, resume, validate
 from gpusim_rl.config.sections import Config
 from gpusim_rl.deploy import exported, runtime
+from gpusim_rl.envs.agents import folded
 from gpusim_rl.envs.env import Env
 from gpusim_rl.evaluation.demonstrate import SEED, Act, demonstrate, model_digest
 from gpusim_rl.play import player
@@ -76,6 +77,6 @@ def file_action(path: Path, policy: runtime.Policy, env: Env) -> Act:
         values = env.readings | env.memory
         command = values["command"].numpy() if policy.command else None
         policy.act({name: values[name].numpy() for name in policy.needs}, command)
-        return env.task.tensor(policy.memory["action"])
+        return folded(env.task.tensor(policy.memory["action"]), env.agents)
 
     return act

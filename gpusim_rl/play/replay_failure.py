@@ -39,8 +39,7 @@ def read(
         words = [f"task={validate.check_name('task', name)}"]
         base = compose.build("config", words, builtin)
         cfg = check_words.merge(base, {key: description[key] for key in keys})
-        for key in ("task", "robot"):
-            cfg[key] = find_files(path.parent, key, cfg[key], builtin)
+        find_files(path.parent, cfg, builtin)
         config = Config.of(cfg | {"task_code": code})
     except (SafetensorError, OSError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"repro={path} is no failure of a training: {error}") from None

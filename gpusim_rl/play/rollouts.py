@@ -83,7 +83,7 @@ class RunRollout:
         """Let another policy act from now on, which remembers nothing."""
         from gpusim_rl.evaluation.evaluate import MeanAction
 
-        self.act = MeanAction(policy, self.worlds)
+        self.act = MeanAction(policy, self.env.num_rows)
 
     def step(self, command: np.ndarray | None, watched: bool = False) -> None:
         """Act for one control period on a command (n,); None leaves the task's own."""
@@ -98,7 +98,7 @@ class RunRollout:
 
         task = self.env.scheduled_task
         terms = {name: x[0] * self.weights[name] for name, x in reward_terms(task, s).items()}
-        self.terms = {name: float(x) for name, x in terms.items()}
+        self.terms = {name: float(x.mean()) for name, x in terms.items()}
         self.measures = {name: float(x[0]) for name, x in task.measure(s).items()}
         self.followed = None if task.drives is None else task.followed(s)[0].numpy()
 
@@ -123,7 +123,7 @@ class RunRollout:
     def restart(self) -> None:
         """Begin a new episode in every world."""
         self.env.restart()
-        self.act.restart(self.env.task.tensor([True] * self.worlds).bool())
+        self.act.restart(self.env.task.tensor([True] * self.env.num_rows).bool())
 
 
 class FileRollout:

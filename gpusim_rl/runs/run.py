@@ -3,7 +3,6 @@
 Files are written completely or not at all. What is read from them is checked.
 """
 
-import copy
 import fcntl
 import json
 import os
@@ -25,7 +24,7 @@ ROWS = ("hashes.jsonl", "metrics.jsonl")  # files of rows, one row per iteration
 FILES = {  # all that a run directory may contain
     *ROWS,
     *".lock config.yaml versions.json checkpoints model rollbacks.json eval.json".split(),
-    *("drives.json", "calibration.json"),
+    *("drives.json", "calibration.json", "demos.safetensors", "style.safetensors"),
     *"readings.json policy.onnx report.json repro.safetensors wandb tensorboard play.mp4".split(),
     *("report.html", "films", "metrics.json", "metrics.prom", "start.safetensors"),
 }
@@ -158,18 +157,18 @@ class Run:
             self.json("versions.json", record())
 
     def portable(self, config: Plain) -> Plain:
-        """The configuration with the paths of models in the run relative to its directory."""
-        home, config = self.path.resolve(), copy.deepcopy(config)
-        for key in ("task.mjcf", "robot.mjcf", "robot.actuator.file", "teacher"):
-            *sections, name = key.split(".")
-            section = config
-            for part in sections:
-                section = section.get(part) or {}
-            file = section.get(name) or ""
-            ours = name == "mjcf" and Path(file).name == file  # a model of tasks/assets, or none
-            if file and not ours and Path(file).resolve().is_relative_to(home):
-                section[name] = str(Path(file).resolve().relative_to(home))
-        return config
+        """The configuration with the paths of files in the run relative to its directory."""
+        home = self.path.resolve()
+
+        def relative(value: object) -> object:
+            if isinstance(value, dict):
+                return {key: relative(x) for key, x in value.items()}
+            if not isinstance(value, str) or Path(value).name == value:
+                return value
+            path = Path(value).resolve()
+            return str(path.relative_to(home)) if home in path.parents else value
+
+        return {key: relative(x) for key, x in config.items()}
 
     def configure(self, config: Plain) -> None:
         """Write config.yaml, unless it is the same: a run also goes on where nothing can be

@@ -4,6 +4,7 @@ import copy
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpusim_rl.core.file_keys import FileKey
 from gpusim_rl.core.ranges import OF_JOINTS, Range
 from gpusim_rl.core.sections import check, number, word
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:  # loaded where there is a model, so that a mistake in a key i
 
 KINDS = ("position", "pd", "dc", "net")
 GAINS = ("kp", "kd", "strength")  # of `sim.actuated.ActuatedSim`, with a value per world
+FILES = (FileKey("robot.actuator.file", "copy", "model/actuator.safetensors"),)
 DELAY = "delay"  # [s], likewise, (B, 1)
 DELAY_RANGE_S = Range(0, 1, below=True, null=True)  # s
 
@@ -55,9 +57,6 @@ class Actuator:
                 )
             if value is None and self.kind == kind and key != "stall":
                 raise ValueError(f"robot.actuator.kind={kind} needs robot.actuator.{key}")
-        # a configuration may hold anything
-        if not isinstance(self.file, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"robot.actuator.file={self.file!r}: expected a file")
 
     @property
     def direct(self) -> bool:

@@ -53,7 +53,8 @@ class Dashboard:
         self.bounds = {*bounds}
         self.console = Console(stderr=False, quiet=quiet)
         self.lines: deque[str] = deque(maxlen=LINES)  # that were said
-        self.live = Picture(self.console, self.lines) if self.console.is_terminal else None
+        live = self.console.is_terminal and not quiet
+        self.live = Picture(self.console, self.lines) if live else None
         self.success: dict[str, float] = {}  # of the last evaluation
         # mean returns, and what each evaluation found, since this process began
         self.curves: dict[str, list[float]] = {"return": [], "success": []}
@@ -65,7 +66,7 @@ class Dashboard:
         if self.live:
             self.live.update(Group(Text(self.title, "bold"), Spinner("dots", FIRST)))
             self.live.start()
-        else:
+        elif not self.console.quiet:
             self.first.enter_context(waiting(FIRST, self.say))
         return self
 

@@ -96,6 +96,7 @@ class Training:
         self.pending: list[tuple[int, Callable[[], Row], Row, torch.Tensor]] = []
         self.rows: list[Row] = []  # that were logged, and not yielded yet
         self.evaluation: PendingEvaluation | None = None
+        self.done = "done" in metadata  # a row of the learner has said so
         self.bad, self.rollbacks = 0, int(number(metadata.get("rollbacks")))
         self.rollbacks_before = self.rollbacks  # by earlier programs
         self.over = is_over(cfg, metadata, iteration.iterations)
@@ -163,6 +164,7 @@ class Training:
                 self.checkpoint_writer.hash(i, state)
         row, success = self.success_if_due(i, wait=i == cfg.iterations)
         last = i == cfg.iterations or bool(cfg.stop_at and (success or 0.0) >= cfg.stop_at)
+        last |= self.done
         stopped = bool(self.group.max(stop()))
         due = any(n and i % n == 0 for n in (cfg.save_every, cfg.film_every))
         save = last or bool(row) or stopped or due
@@ -175,6 +177,8 @@ class Training:
             self.flush()
             if self.iteration.iterations != i:
                 return False
+            last |= self.done
+            save |= last
         if save and (last or not self.bad):  # a roll-back must return to a good state
             self.save(success, evaluated="success_of" not in row)
         return last
@@ -237,6 +241,7 @@ class Training:
             "rollbacks": str(self.rollbacks),
             "config": json.dumps(self.cfg.plain),
             **self.progress.metadata(),
+            **dict.fromkeys(["done"] * self.done, "true"),
         }
         i, state = self.iteration.iterations, self.iteration.state()
 
@@ -265,6 +270,9 @@ class Training:
             if self.evaluation and self.evaluation.iteration == i:
                 self.evaluation.bad = bool(self.bad)
             self.progress.log(row)
+            if row.get("done", 0.0) > 0 and not self.done:
+                self.done = True
+                self.table.say(f"iteration {i}: the training ends, as its learner is done")
             self.compare_bonus(row)
             if row["overflow"]:
                 self.enlarge(row)
@@ -324,6 +332,7 @@ class Training:
         self.progress = Progress(self.cfg, metadata)
         if self.group.rank == 0:
             self.attempt(self.rewind)
+        self.done = False
         # rows and an evaluation of iterations that are taken back
         self.pending.clear()
         self.evaluation = None

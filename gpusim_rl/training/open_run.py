@@ -8,10 +8,11 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.assembly.earlier_runs import load_last
-from gpusim_rl.assembly.learners import ACTOR
-from gpusim_rl.assembly.models import keep_models
+from gpusim_rl.assembly.learners import ACTOR, own_files
+from gpusim_rl.assembly.models import keep_files
 from gpusim_rl.config import resume
 from gpusim_rl.config.nested_dict import flatten
+from gpusim_rl.config.run_files import describe_files
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
@@ -41,7 +42,8 @@ def open_run(cfg: Config, iteration: Iteration) -> Opened:
 def begin_with(path: Path, iteration: Iteration, algo: str) -> dict[str, Tensor]:
     """Take the weights and normalizers of another run's last checkpoint, and return them. In place.
 
-    Of a run of another algorithm than `algo`, the actor is taken, and what else fits.
+    Of a run of another algorithm than `algo`, the actor is taken, which must fit, and what else
+    does.
 
     Raises:
         OSError, ValueError: there is none, or its networks are of other shapes.
@@ -66,18 +68,22 @@ def join_networks(
 ) -> tuple[dict[str, Tensor], str]:
     """The networks of an iteration, with those of another algorithm's run in their place that fit.
 
-    Its actor is among them, whether it fits or not. The line says what was taken.
+    Its actor is among them, whether it fits or not; ValueError if it has none. The line says what
+    was taken.
     """
     learned = copy_state(iteration.learned())
     policy_tensors = {name: x for name, x in learned.items() if name.startswith("policy/")}
     fit = {name for name, _ in layout(policy_tensors).items() & layout(weights).items()}
-    fit |= {name for name in weights if name.startswith(ACTOR)}
+    actor = {name for name in weights if name.startswith(ACTOR)}
+    if not actor:
+        raise ValueError(f"start={path}: its policy has no actor, and is of another algorithm")
+    fit |= actor
     taken, new = (
         ", ".join(sorted({name.removeprefix("policy/").split(".")[0] for name in names}))
         for names in (fit, policy_tensors.keys() - fit)
     )
     joined = policy_tensors | {name: weights[name] for name in fit}
-    return joined, f"start={path}: it gives {taken}; {new} begin anew"
+    return joined, f"start={path}: it gives {taken}" + (f"; {new} begin anew" if new else "")
 
 
 def create_run(cfg: Config, iteration: Iteration) -> tuple[Run, Config]:
@@ -91,12 +97,10 @@ def create_run(cfg: Config, iteration: Iteration) -> tuple[Run, Config]:
     if group.rank > 0:
         return Run(path), cfg
     run = Run.create(path, cfg.plain, again=cfg.auto_resume)
-    given = iteration.spec.given
-    copies = keep_models(cfg, path, given.get("teacher"))
-    for key in given.keys() & resume.KEPT.keys():
-        copies[key] = str(path / resume.KEPT[key])
-        given[key].write(Path(copies[key]))
-    cfg = cfg.replace(copies)
+    own = own_files(cfg)
+    files = {"files": describe_files(own, cfg.plain)} if own else {}
+    copies = keep_files(cfg, path, iteration.spec.given, own)
+    cfg = Config.of(cfg.plain | files).replace(copies)
     run.configure(cfg.plain)
     return run, cfg
 
@@ -142,25 +146,25 @@ def load_checkpoint(
 ) -> None:
     """Load a checkpoint, and halve the learning rates for each roll-back since. In place.
 
-    Numbers of the algorithm that were changed since it was trained are written over its own.
-    ValueError if it does not fit, or the learner does not say what a changed rate is.
+    Learning rates that were changed since it was trained are written over its own. ValueError if it
+    does not fit, or the learner does not say where a changed rate is.
 
     Args:
         before: roll-backs before this program trained, which lower no rate that was changed.
         now: roll-backs so far.
     """
     state, metadata, path = checkpoint
-    changed, write = resume.edits(metadata, cfg.plain, path), iteration.algorithm.write_numbers
-    names = {key.removeprefix("algo.") for key in changed if key.startswith("algo.")}
-    if "learning_rate" in names and not write:
-        line = changed["algo.learning_rate"]
-        raise ValueError(f"{line}: SPEC of algo={cfg.algo.name} has no write_numbers to change it")
+    changed, rates = resume.edits(metadata, cfg.plain, path), iteration.learner.rates
+    if (line := changed.get("algo.learning_rate")) and "learning_rate" not in rates:
+        kind = type(iteration.learner).__name__
+        raise ValueError(f"{line}: the rates of {kind} are {', '.join(rates) or 'none'}")
     iteration.load(state, str(path))
     saved = int(number(metadata.get("rollbacks")))
     before = max(before, saved)
     iteration.slow_down(0.5 ** (before - saved))
-    if write:
-        write(iteration.learner, names)
+    for name, rate in rates.items():
+        if f"algo.{name}" in changed:
+            rate.fill_(cfg.plain["algo"][name])
     iteration.slow_down(0.5 ** (now - before))
 
 

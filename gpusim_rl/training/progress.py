@@ -17,7 +17,7 @@ def number(text: str | None, least: float = 0.0) -> float:
 def is_over(cfg: Config, metadata: dict[str, str], iterations: int) -> bool:
     """Whether a training needs no more than the iterations that it and its checkpoint have done."""
     reached = bool(cfg.stop_at) and number(metadata.get("success")) >= cfg.stop_at
-    return reached or iterations >= cfg.iterations
+    return reached or "done" in metadata or iterations >= cfg.iterations
 
 
 class Progress:

@@ -11,6 +11,9 @@ wants to stop, read and change a training between two rows of metrics uses a `Tr
         if row["return"] > 15:
             break
     trainer.close()
+
+A population has several in one process, each with `observed=False`, whose rows it takes in turn;
+`load_learned` lets one go on from what another has learned.
 """
 
 import os
@@ -21,6 +24,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.assembly.iteration import make_iteration
@@ -72,20 +77,22 @@ class Trainer:
     Args:
         cfg: from `configure`.
         make: makes the iteration, if another than that of this process.
+        observed: whether there are loggers, films and a table. The run directory has all rows.
 
     Attributes:
         after_row: functions that take each row of metrics. They may be added to.
     """
 
-    def __init__(self, cfg: Config, make: Maker | None = None):
+    def __init__(self, cfg: Config, make: Maker | None = None, *, observed: bool = True):
         make = make or make_iteration
         self.group = ProcessGroup.from_environment()
         first = self.group.rank == 0
+        seen = first and observed
         iteration, cfg, self.device_overrides = make_on_device(cfg, self.group, make)
         self.run, metadata, self.cfg = open_run(cfg, iteration)
         metrics = (*METRICS, *iteration.metrics)
         self.sink = metric_writers.sink(
-            self.cfg.log.name if first else "none",
+            self.cfg.log.name if seen else "none",
             self.run.path,
             self.cfg.plain,
             done=iteration.iterations,
@@ -99,9 +106,9 @@ class Trainer:
             iteration.iterations,
             metrics=metrics,
             bounds=iteration.env.task.drive_limits,
-            quiet=not first,
+            quiet=not seen,
         )
-        every = (self.cfg.film_every or 0) if first else None
+        every = (self.cfg.film_every or 0) if seen else None
         self.films = Films(self.run.path, every, code_words(self.cfg.plain), self.table.say)
         self.after_row: list[Callable[[Row], None]] = [self.sink.write, self.films]
         self.loop = Training(
@@ -147,6 +154,10 @@ class Trainer:
         finally:
             if failed or self.loop.stopped:  # else the evaluation's scores are still to be written
                 self.close(failed)
+
+    def load_learned(self, state: dict[str, Tensor], where: str = "the other run") -> None:
+        """As `Iteration` has it, between two rows."""
+        self.loop.iteration.load_learned(state, where)
 
     def log(self, row: Row) -> None:
         for take in self.after_row:

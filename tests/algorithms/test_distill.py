@@ -74,7 +74,7 @@ def test_the_share_falls():
         values.append(made.learner.share.item())
         made.iteration()
     np.testing.assert_allclose(values, [0.5, 0.375, 0.25, 0.125, 0, 0], atol=1e-6)
-    assert made.learner.rates[0].item() == pytest.approx(2e-3 / 2**6)
+    assert made.learner.optimizer.all_rates[0].item() == pytest.approx(2e-3 / 2**6)
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
@@ -193,7 +193,7 @@ def test_mistakes(folder):
     for words, says in (
         ("algo=distill", "algo=distill imitates the policy of a run: name it with teacher=RUN"),
         ("teacher=teacher", "teacher=teacher is for algo=distill, not ppo"),
-        ("algo=distill teacher=none", "none is not a run directory"),
+        ("algo=distill teacher=none", "teacher=none: there is no such file, and no such run"),
         ("task=reach algo=distill teacher=teacher", "with task=cartpole, not reach"),
         ("algo=distill teacher=teacher algo.num_minibatches=3", "does not divide num_envs"),
         ("algo=distill teacher=bare.safetensors", "does not say what it was trained with"),

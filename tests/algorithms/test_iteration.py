@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from gpusim_rl.algorithms.learner import LearnerSpec, Spec
+from gpusim_rl.algorithms.learner import LearnerSpec, RewardModel, Spec
 from gpusim_rl.algorithms.ppo import spec
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.assembly.iteration import make_iteration
@@ -46,7 +46,7 @@ def reader(rows: int) -> LearnerSpec:
     return replace(spec.SPEC, make=Reader, ring=lambda settings: RingSpec(rows))
 
 
-class Bonus:
+class Bonus(RewardModel):
     """A reward model: a constant that grows by 1 with each update."""
 
     columns: ClassVar[Columns] = {}
@@ -109,6 +109,22 @@ def test_a_reward_model_pays_before_the_update():
     assert paid.report()()["bonus"] == 2 and "bonus/value" in paid.learned()
     assert added.mean() == pytest.approx(1.0, abs=0.5)
     assert not torch.equal(*(x.state()["policy/log_std"] for x in (plain, paid)))
+
+
+@pytest.mark.parametrize("graph", ["off", "whole"])
+def test_a_reward_model_works_between_iterations(graph, monkeypatch):
+    """On the host, once before each iteration; one that lacks a part is refused in one line."""
+    seen = []
+    monkeypatch.setattr(Bonus, "between", lambda self: seen.append(self.value.item()))
+    algorithm = replace(spec.SPEC, make_rewards=lambda spec, learner: (Bonus(),))
+    made = join(make_env("cartpole", 8), algorithm, settings(), **HOW, graph=graph)
+    for _ in range(3):
+        made.iteration()
+    assert seen == [0, 1, 2]
+    monkeypatch.delattr(RewardModel, "between")
+    monkeypatch.delattr(Bonus, "between")
+    with pytest.raises(ValueError, match="the reward model Bonus lacks between"):
+        join(make_env("cartpole", 8), algorithm, settings(), **HOW)
 
 
 def test_what_is_learned_and_what_worlds_hold():
@@ -176,7 +192,7 @@ def test_numbers_that_somebody_else_writes():
         ({"metrics": (Metric("return"),)}, "two metrics are named 'return'"),
         ({"metrics": (Metric("x", format=".3d"),)}, "metric 'x': '.3d' formats no number"),
         ({"rates": None}, "the learner Wrong lacks rates"),
-        ({"columns": ["obs"]}, "the learner Wrong: columns is a list, expected a dict"),
+        ({"columns": ["obs"]}, "the learner Wrong: columns is list, expected dict"),
     ],
 )
 def test_a_learner_that_is_wrong(change, says):

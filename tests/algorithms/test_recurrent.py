@@ -177,7 +177,7 @@ def test_memory_is_a_column_on_request(fuse):
     """`memory/…` holds what a policy remembers before each step, if the columns ask for it."""
     env = make_env("cartpole", 4, episode=0.3)
     policy = make_policy(*widths(env), memory="gru", memory_size=5)
-    columns = step_columns(env.views, policy)
+    columns = step_columns(env, policy)
     record = Record.zeros(columns, 3, 4, device=env.device)
     timer = PartTimer(env.device)
     source = Collector(env, policy, record, graph="off", fuse=fuse, timer=timer)

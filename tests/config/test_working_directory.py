@@ -17,7 +17,7 @@ from gpusim_rl.adapters import common
 from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.assembly.environment import make_task
 from gpusim_rl.assembly.joining import make_settings
-from gpusim_rl.assembly.models import keep_models
+from gpusim_rl.assembly.models import keep_files
 from gpusim_rl.commands import train as commands
 from gpusim_rl.config import command_line, compose, resume, validate
 from gpusim_rl.core import paths
@@ -93,6 +93,20 @@ def test_numbers_of_an_algorithm(here):
     assert resume.check_training(cfg, words).algo_code == "here"
     with pytest.raises(ValueError, match=r"unknown key 'algo\.clip_coef'"):
         compose.compose_plain("config", ["algo=mine", "algo.clip_coef=0.1"])
+
+
+def test_numbers_that_begin_with_those_of_ppo(here):
+    """Below its own, such a file has those of the task, of its recipe, GPU and curriculum, too."""
+    ours = compose.compose_plain("config", ["task=quadruped", "recipe=robot"])
+    mine = "defaults: [ppo, _self_]\nname: mine\nelite: 0.2\nent_coef: 0.125\n"
+    (here / "conf" / "algo" / "mine.yaml").write_text(mine)
+    words = ["task=quadruped", "recipe=robot", 'algo="mine"', "algo.clip_coef=0.5"]
+    cfg = compose.compose_plain("config", words)
+    changed = {"name": "mine", "elite": 0.2, "ent_coef": 0.125, "clip_coef": 0.5}
+    assert cfg["algo"] == ours["algo"] | changed
+    assert (cfg["gpu"], cfg["recipe"]) == (ours["gpu"], ours["recipe"])
+    plan = cfg["curriculum"]
+    assert plan == ours["curriculum"] and "algo.max_std" in plan and "algo.ent_coef" not in plan
 
 
 def test_other_numbers_for_ppo(here):
@@ -241,7 +255,7 @@ def test_a_run_of_ours_stays_ours(here):
     task = make_task(cfg, "cpu")
     assert type(task).__module__ == "gpusim_rl.tasks.classic.cartpole"
     assert task.mjm.nu == 1 and "cart" in task.mjcf_text()
-    assert keep_models(cfg, here / "run") == {}
+    assert keep_files(cfg, here / "run", {}) == {}
     for words in (
         ["task=cartpole", "auto_resume=true", "run_dir=run"],
         ["resume=run", "task_code=here"],
@@ -404,18 +418,15 @@ def test_an_algorithm_that_is_not_named(here):
 
 
 def test_a_run_to_begin_with(here):
-    """start= names a run of the same algorithm with a checkpoint, and only for a new training."""
+    """start= names a run with a checkpoint, and only for a new training."""
     run = Run.create(here / "run", commands.configure("task=quadruped").plain)
     with pytest.raises(OSError, match="start=run: this run has no checkpoint"):
         commands.configure("start=run")
     (run.checkpoints.path / "1.safetensors").touch()
     assert commands.configure("start=run").start == "run"
-    for words, says in (
-        (["algo=mine"], "start=run was trained with algo=ppo, not mine"),
-        (["resume=run"], "start= begins a new training"),
-    ):
-        with pytest.raises(ValueError, match=says):
-            commands.configure("start=run", *words)
+    assert commands.configure("start=run", "algo=mine").start == "run"
+    with pytest.raises(ValueError, match="start= begins a new training"):
+        commands.configure("start=run", "resume=run")
     again = commands.configure("start=run", "run_dir=run", "auto_resume=true")
     assert again.resume == "run" and again.start is None
 

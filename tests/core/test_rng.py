@@ -37,7 +37,7 @@ def philox(counter: Any, key: Any) -> Any:
     return c0, c1, c2, c3
 
 
-def make(n: int, *, seed: int = 7, step: int = 0, first: int = 0, life: int = 0) -> Rng:
+def make(n: int, *, seed: int = 7, step: int = 0, first: int = 0, life: Any = 0) -> Rng:
     rng = Rng(seed, torch.arange(first, first + n), life)
     rng.draw(torch.tensor(step))
     return rng
@@ -102,6 +102,19 @@ def test_every_coordinate_counts():
     numbers = [make(64, **other).integers("a", 2**31, 8) for other in others]
     for other in (*numbers, rng.integers("b", 2**31, 8)):
         assert (other == rng.integers("a", 2**31, 8)).sum() == 0
+
+
+def test_a_life_may_be_live():
+    """What is written to its tensor acts at the next draw, as if the worlds had begun with it."""
+    life, step = torch.zeros(1, dtype=torch.int64), torch.tensor(5)
+    live, rngs = make(8, life=life), (make(8), make(8, life=3))
+    for rng in rngs:
+        life.copy_(rng.life)
+        for each in (live, rng):
+            each.draw(step)
+        assert torch.equal(*(x.integers("a", 2**31, 8) for x in (live, rng)))
+        assert torch.equal(*(x.permutations("a", step, 2, 9) for x in (live, rng)))
+    assert not torch.equal(*(x.permutations("a", step, 2, 9) for x in rngs))
 
 
 def test_width_is_fixed():

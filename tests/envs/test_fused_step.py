@@ -7,9 +7,13 @@ import re
 import pytest
 import torch
 
+from gpusim_rl.algorithms.collector import Collector, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.assembly.iteration import make_iteration
+from gpusim_rl.core.graphs import PartTimer
+from gpusim_rl.core.record import Record
 from gpusim_rl.fuse.kernel import Kernel, largest_difference, trial_rows
+from gpusim_rl.networks.policy import ActorCritic
 from tests.worlds import TASKS, make_config, make_env, numbers
 
 SMALL = ("sim=native", "sim.threads=1", "device=cpu", "algo.hidden=[16]", "fuse=on")
@@ -57,7 +61,7 @@ def run(ppo: Iteration, steps: int = 100) -> None:
         for t in range(steps):
             if t % 25 == 12:  # a curriculum writes to tensors that the kernels read
                 ppo.schedule.write(ppo.numbers, env.success, t // 25)
-            mean, _ = source.policy.compute(fused.inputs, {})
+            mean, _ = source.policy.compute(fused.inputs, {}, env.rng)
             mean[t % 7] = math.nan if t % 20 == 5 else mean[t % 7]
             fused.scratch["step/head"].copy_(mean)
             check_part(fused, "before")
@@ -144,3 +148,50 @@ def test_fuse_shows_what_it_writes(capsys):
         assert re.search(r"\d+ operators of torch in \d+ lines: ", line)
         with open(line.rpartition(": ")[2]) as file:
             assert "def kernel(" in file.read()
+
+
+class Drifting(ActorCritic):
+    """Its noise drifts, the last action is an input, and the network draws numbers of its own."""
+
+    def blank_memory(self, worlds):
+        names = ("drift", "last")
+        return super().blank_memory(worlds) | {x: torch.zeros(worlds, 1) for x in names}
+
+    def compute(self, inputs, memory, rng):
+        own = {name: x for name, x in memory.items() if name in ("actor", "critic")}
+        mean, after = super().compute(inputs, own, rng)
+        latent = rng.normal("policy/latent", 1)
+        return mean + 0.1 * latent - 0.5 * memory["last"], memory | after
+
+    def choose(self, mean, memory, rng):
+        drift = 0.9 * memory["drift"] + rng.normal("policy/action", 1)
+        action = mean + drift
+        columns = self.describe(self.distribution(mean), action)
+        return columns, memory | {"drift": drift, "last": action}
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_choosing_changes_the_memory(memory):
+    """In the kernel before the physics as in torch; restarts make it zero. There is no kernel more,
+    and what an encoder remembers is no output of it."""
+    collectors = []
+    for fuse in ("on", "off"):
+        about = ("task=cartpole", "num_envs=16", "num_steps=40", "task.episode=0.5")
+        config = make_config(*about, *SMALL, f"algo.memory={memory}")
+        env = make_iteration(config).env
+        network = config.algo.settings
+        policy = Drifting(env.views, env.task.action_width, network, seed=1)
+        record = Record.zeros(step_columns(env, policy), 40, 16, device=env.device)
+        timer = PartTimer(env.device)
+        collectors.append(Collector(env, policy, record, graph="off", fuse=fuse, timer=timer))
+        collectors[-1].collect(40)
+    fused, plain = collectors
+    assert (fused.record.rows - plain.record.rows).abs().max() < 1e-4
+    assert all((fused.memory[name] - x).abs().max() < 1e-4 for name, x in plain.memory.items())
+    began = fused.fused.restarted
+    assert 0 < plain.record.truncated.sum() and not began.all()
+    last = torch.where(began[:, None], 0.0, fused.record.action[-1])
+    assert torch.equal(fused.memory["last"], last)
+    changed = [x for x in fused.fused.kernels["before"].places if "memory" in x]
+    assert changed == ["policy/memory/drift", "policy/memory/last"]
+    assert all(isinstance(x, Kernel) for x in fused.fused.kernels.values())

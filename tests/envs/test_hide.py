@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from gpusim_rl.assembly.joining import make_spec
 from tests.worlds import make_env, refusal
 
 
@@ -33,6 +34,19 @@ def test_a_hidden_term_is_the_critics(past):
 def test_a_mistake_is_one_line(task, hide, says):
     """An unknown term is refused with those that there are; so is hiding all that is measured."""
     assert says in refusal(f"task={task}", "device=cpu", f"task.hide={hide}")
+
+
+def test_the_columns_of_a_term():
+    """A learner knows the columns of each term in both views."""
+    env = make_env("quadruped", 4, hide=("gyro",), history={"up": 3})
+    terms = make_spec(env, 4, "off", 0).term_widths
+    assert [sum(widths.values()) for widths in terms.values()] == [*env.dims[:2]]
+    assert terms["actor"]["gyro"] == 0 and terms["actor"]["up"] == 3 * env.term_widths["up"]
+    state = env.current_state()
+    shown = env.task.observe(state) | env.task.privileged(state)
+    parts = env.observation["critic"].split([*terms["critic"].values()], 1)
+    assert [*terms["critic"]] == [*shown]
+    assert all(map(torch.equal, parts, shown.values()))
 
 
 def test_noise_of_a_hidden_reading():

@@ -116,6 +116,7 @@ def shapes(r):
         steps=y.cumsum(1),
         crossed=torch.linalg.cross(m[:, 0], m[:, 1]),
         turned=m.transpose(1, 2).flatten(1),
+        diagonals=torch.cat([m.diagonal(1, 1, 2), m.diagonal(dim1=-1, dim2=1)], 1),
         joined=torch.cat([x[:, 1:], y[:, ::2], m.flatten(1), made], 1),
         stacked=torch.stack(m.unbind(1), 2),
         parts=torch.cat([*reversed(m.flatten(1).split([1, 2, 3], 1))], 1),
@@ -203,18 +204,26 @@ def test_results_are_written_where_a_row_was_read():
     live = {"a": torch.zeros(4, 1), "b": torch.ones(4, 1), "on": torch.arange(4) % 2 == 0}
     record, t = torch.zeros(3, 4, 5)[..., 2:3], torch.tensor([1])
     kept = torch.full((4, 1), 9.0)
+    pairs = torch.zeros(
+        3, 8, 5
+    )  # two rows for each world, of which the columns 1 and 2 are written
 
     def function(r):
-        return {"a": r["b"], "b": r["a"], "row": r["a"] + 7, "kept": r["b"], "on": r["on"]}
+        both = torch.stack([r["a"] + 1, r["a"] + 2], 1) * torch.tensor([1.0, 10.0])
+        changed = {"a": r["b"], "b": r["a"], "row": r["a"] + 7, "kept": r["b"], "on": r["on"]}
+        return changed | {"pairs": both}
 
     where = {"a": Place(live["a"]), "b": Place(live["b"]), "row": Place(record, t)}
     where["kept"] = Place(kept, mask_name="on")
+    where["pairs"] = Place(pairs[..., 1:3].unflatten(1, (4, 2)), t)
     for make in (Kernel, Eager):
-        live["a"].zero_(), live["b"].fill_(1), record.zero_(), kept.fill_(9.0)
+        live["a"].zero_(), live["b"].fill_(1), record.zero_(), kept.fill_(9.0), pairs.zero_()
         make("exchange", function, live, where)()
         assert (live["a"] == 1).all() and (live["b"] == 0).all()
         assert (record[1] == 7).all() and (record[[0, 2]] == 0).all()
         assert kept[:, 0].tolist() == [1.0, 9.0, 1.0, 9.0]
+        assert pairs[1].tolist() == [[0.0, 1, 10, 0, 0], [0.0, 2, 20, 0, 0]] * 4
+        assert (pairs[[0, 2]] == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from gpusim_rl.assembly.iteration import make_iteration as build_iteration
 from gpusim_rl.commands import train
 from gpusim_rl.config import resume
 from gpusim_rl.config.sections import Config
+from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.load_task import load_task
@@ -397,6 +398,23 @@ def test_a_reached_success_is_remembered(here, monkeypatch):
     assert Path("run/eval.json").exists()
     train.train_or_exit(check_words("resume=run"))
     assert last_iteration("run") == len(Run(Path("run")).rows()) == 2
+
+
+@pytest.mark.parametrize(("log_every", "end"), [(1, 3), (2, 4)])
+def test_a_learner_that_is_done(here, monkeypatch, capsys, log_every, end):
+    """It ends the training as its goal does, once a row says so, for good."""
+    measures = PPO.measures
+
+    def done(self):
+        return torch.cat([measures(self), (self.spec.iteration[None] >= 3).float()])
+
+    monkeypatch.setattr(PPO, "metrics", (*PPO.metrics, Metric("done", "train/done")))
+    monkeypatch.setattr(PPO, "measures", done)
+    Trainer(configured("iterations=9", f"log_every={log_every}", "run_dir=run")).train()
+    assert f"iteration {end}: the training ends, as its learner is done" in capsys.readouterr().out
+    assert last_iteration("run") == end
+    Trainer(check_words("resume=run")).train()
+    assert last_iteration("run") == end == Run(Path("run")).rows()[-1]["iteration"]
 
 
 def test_a_run_that_goes_on_has_not_ended(here):

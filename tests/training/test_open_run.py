@@ -4,19 +4,18 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import chdir
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.ppo import spec
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.assembly.learners import load_learner
 from gpusim_rl.config import compose, numbers, resume
 from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.runs.run import Run
+from gpusim_rl.training.open_run import load_checkpoint
 from gpusim_rl.training.trainer import Trainer
 from tests import graphs
 from tests.command_lines import TINY
@@ -33,7 +32,7 @@ SIMS = {
     "eager": (*TINY, "graph=off"),
     "captured": (*(x for x in TINY if not x.startswith("sim")), "sim=warp", "graph=parts"),
 }
-MOVING = ("learning_rate", "alpha", "share")  # what learning itself changes
+MOVING = ("learning_rate", "share")  # what learning itself changes
 # other values than those of the runs
 LOOP = {"threads": 2, "num_steps": 8, "iterations": 5, "rollbacks": 2, "stop_at": 0.9}
 LOOP |= {"eval_every": 7, "episodes": 3, "save_every": 3, "log_every": 2, "film_every": 50}
@@ -45,7 +44,7 @@ ALGO: dict[str, dict[str, Any]] = {
     "ppo": ALL | PARTS | {"gamma": 0.9, "lr_min": 2e-5, "lr_max": 3e-3, "lr_factor": 1.3}
     | {"target_kl": 0.03, "max_std": 0.4, "gae_lambda": 0.9, "clip_coef": 0.1, "clip_value": 0.5}
     | {"ent_coef": 0.01},
-    "sac": ALL | {"gamma": 0.9, "alpha": 0.03, "alpha_rate": 1e-3, "target_std": 0.3, "tau": 0.1}
+    "sac": ALL | {"gamma": 0.9, "alpha_rate": 1e-3, "target_std": 0.3, "tau": 0.1}
     | {"bound": 1.5, "warmup": 32, "updates": 1, "policy_delay": 1, "batch_size": 64, "window": 2},
     "distill": ALL | PARTS | {"share": 0.8, "share_iterations": 7, "lr_decay": 0.9},
 }  # fmt: skip
@@ -67,16 +66,16 @@ def read_back(kind: str, key: str, iteration: Iteration, plain: dict[str, Any]) 
         held = {"threads": iteration.spec.threads, "num_steps": iteration.spec.num_steps}
         return [held.get(key, flatten(plain).get(key))]
     if kind == "sac":
-        critic, actor, temperature = learner.rates
+        critic, actor, temperature = (learner.critics.rates | learner.actor.rates).values()
         places = {"learning_rate": [critic, actor], "alpha_rate": [temperature]}
-        places |= {"alpha": [learner.log_alpha.detach().exp()], "target_std": [learner.target_std]}
+        places |= {"target_std": [learner.target_std]}
         places |= {"max_grad_norm": [learner.critics.max_norm, learner.actor.max_norm]}
         places |= {"bound": [learner.policy.bound, learner.policy.actor.net.bound]}
         return places.get(name, [getattr(learner.cfg, name)])
-    places = {"learning_rate": list(learner.rates), "max_grad_norm": [learner.optimizer.max_norm]}
+    places = {"learning_rate": [*learner.optimizer.rates.values()]}
+    places |= {"max_grad_norm": [learner.optimizer.max_norm]}
     if kind == "distill":
-        left = 1 - iteration.iterations / ALGO[kind]["share_iterations"]
-        return (places | {"share": [learner.share / left]}).get(name, [getattr(learner.cfg, name)])
+        return places.get(name, [getattr(learner.cfg, name)])
     kernels = learner.numbers | learner.fused.numbers
     return places.get(name, [kernels.get(name, getattr(learner.cfg, name))])
 
@@ -128,6 +127,9 @@ def test_what_is_changed_is_used(kind, how, trained):
     for key in changed.keys() - {f"algo.{name}" for name in MOVING}:
         for now in read_back(kind, key, iteration, trainer.cfg.plain):
             assert float(now) == pytest.approx(changed[key], rel=1e-6), key
+    if kind == "distill":
+        left = 1 - iteration.iterations / ALGO[kind]["share_iterations"]
+        assert iteration.learner.share.item() == pytest.approx(ALGO[kind]["share"] * max(left, 0))
     trainer.close()
 
 
@@ -137,13 +139,13 @@ def test_live_numbers_are_read(kind, trained):
     if kind == "distill":
         trained("ppo")
     cfg = check_words(*SHAPE, *TINY, *WORDS[kind])
-    can = load_learner(kind).changeable
-    keys = [f"algo.{name}" for name in can if name not in MOVING]
+    keys = [f"algo.{name}" for name in load_learner(kind).changeable]
     iteration = make_iteration(cfg, changeable=keys)
+    assert "algo.learning_rate" in keys
     for key in keys:
-        iteration.numbers[key].mul_(0.5)
+        number = iteration.numbers[key].mul_(0.5).flatten()
         for now in read_back(kind, key, iteration, cfg.plain):
-            assert float(now) == iteration.numbers[key].item(), key
+            assert float(now) == number[0].item() == number[-1].item(), key
 
 
 @pytest.mark.parametrize("kind", NAMES)
@@ -156,7 +158,7 @@ def test_what_is_not_changed_goes_on(kind, trained):
     learner, state = trainer.loop.iteration.learner, dict(state)
     changeable = {name: x.tensor.detach() for name, x in learner.tensors().items()}
     assert differing(changeable, {name: state[name] for name in changeable}) == []
-    first = learner.log_alpha.exp() if kind == "sac" else learner.rates[0]
+    first = learner.log_alpha.exp() if kind == "sac" else learner.optimizer.all_rates[0]
     assert first != (learner.cfg.alpha if kind == "sac" else learner.cfg.learning_rate)
     trainer.close()
 
@@ -167,7 +169,7 @@ def test_a_roll_back_halves_the_new_rate(trained):
     trained("ppo")
     Run(Path("ppo")).json("rollbacks.json", 2)
     trainer = resumed("ppo", {"iterations": 9, "algo.learning_rate": 2e-4})
-    loop, rate = trainer.loop, trainer.loop.iteration.learner.rates[1]
+    loop, rate = trainer.loop, trainer.loop.iteration.learner.rates["learning_rate"][1]
     assert rate.item() == pytest.approx(2e-4)
     loop.iteration.iteration()
     loop.roll_back(3, loop.iteration.env.worst_step.worst())
@@ -179,14 +181,16 @@ def test_a_roll_back_halves_the_new_rate(trained):
     trainer.close()
 
 
-def test_a_learner_that_writes_no_rates(monkeypatch, trained):
+def test_a_learner_without_rates(trained):
     """Another learning rate is refused in one line, and other numbers are not."""
     trained("ppo")
-    monkeypatch.setattr(spec, "SPEC", replace(spec.SPEC, write_numbers=None))
-    line = "algo.learning_rate 0.002 → 0.0002: SPEC of algo=ppo has no write_numbers"
-    with pytest.raises(ValueError, match=line):
-        resumed("ppo", {"algo.learning_rate": 2e-4})
-    resumed("ppo", {"algo.ent_coef": 0.02}).close()
+    trainer = resumed("ppo", {"algo.ent_coef": 0.02})
+    run, iteration = trainer.run, trainer.loop.iteration
+    trainer.close()
+    iteration.learner.rates.clear()
+    cfg, line = trainer.cfg.replace({"algo.learning_rate": 2e-4}), "rates of PPO are none"
+    with pytest.raises(ValueError, match=f"algo.learning_rate 0.002 → 0.0002: the {line}"):
+        load_checkpoint(iteration, cfg, run.checkpoints.restore(print), before=0, now=0)
 
 
 def table(kind: str) -> dict[str, str]:
@@ -208,7 +212,7 @@ def test_the_table(kind):
         below = [x for x in said if x == key or (x.endswith("*") and key.startswith(x[:-1]))]
         end = said[max(below, key=len)]
         # train.py takes jobs= with -m alone
-        assert end.startswith("refused") == (resume.is_fixed(key) or key == "jobs"), key
+        assert end.startswith("refused") == (resume.is_fixed(key, cfg) or key == "jobs"), key
         acting |= {key} if end == "acts" else set()
     sections = "sim.", "task.weights.", "task.noise."
     tried = {key for key in changes(kind) if not key.startswith(sections)}
@@ -222,7 +226,11 @@ def test_what_is_refused(kind, trained):
     trained(kind)
     fixed = {"seed": 7, "num_envs": 32, "task.sigma": 0.9, "task.dt": 0.04, "algo.hidden": [8]}
     fixed |= {"cloning.epochs": 3, "cloning.count": 5, "cloning.std": 0.2}
-    fixed |= {"algo.replay": 64} if kind == "sac" else {"algo.std": 0.3, "algo.min_std": 0.01}
+    fixed |= (
+        {"algo.replay": 64, "algo.alpha": 0.1}
+        if kind == "sac"
+        else {"algo.std": 0.3, "algo.min_std": 0.01}
+    )
     with pytest.raises(ValueError) as refusal:
         resumed(kind, fixed)
     assert str(refusal.value).count("\n") == 0

@@ -13,7 +13,6 @@ from gpusim_rl.algorithms.returns import recurrence
 from gpusim_rl.core.graphs import is_empty_on_host
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Record
-from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import torch_threads
 
@@ -51,8 +50,7 @@ class Cloning:
         self.moments = {name: torch.zeros_like(x) for name, x in optimizer.tensors().items()}
         self.anchor_rates = {name: torch.zeros_like(x) for name, x in optimizer.rates.items()}
         self.error = torch.zeros(1, device=spec.device)
-        # one world that all processes share
-        self.rng = Rng(spec.seed, torch.zeros(1, dtype=torch.int64, device=spec.device))
+        self.rng = spec.rng(shared=True)
         self._remember, self._anchor = spec.capture(self.remember), spec.capture(self.anchor)
         self._hold = spec.capture(self.hold)
 
@@ -182,8 +180,4 @@ def cloned(algorithm: LearnerSpec) -> LearnerSpec:
     def make(spec: Spec, settings: Any) -> Cloning:
         return Cloning(cast(PPO, algorithm.make(spec, settings)), spec)
 
-    def write_numbers(clone: Cloning, names: set[str]) -> None:
-        if algorithm.write_numbers:
-            algorithm.write_numbers(clone.learner, names)
-
-    return replace(algorithm, make=make, begin=Cloning.begin, write_numbers=write_numbers)
+    return replace(algorithm, make=make, begin=Cloning.begin)

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+from gpusim_rl.core.file_keys import FileKey
 from gpusim_rl.core.ranges import AT_LEAST_0, COUNT, POSITIVE, Range
 from gpusim_rl.core.sections import check, number
+
+FILES = (FileKey("demos", "keep", "demos.safetensors"),)
 
 
 @dataclass(kw_only=True, frozen=True)

@@ -44,7 +44,7 @@ class Distill:
         self.columns = self.seen | dict(target=target) | ENDS
         norm = settings.max_grad_norm
         self.optimizer = FlatAdam(self.policy.groups(), settings.learning_rate, norm)
-        self.rates = tuple(self.optimizer.rates.values())
+        self.rates = {"learning_rate": self.optimizer.all_rates}
         self.rng, self.count = spec.rng(), epochs * parts
         self.next = torch.zeros(1, dtype=torch.int64, device=spec.device)
         self.order = self.next.new_zeros(self.count, worlds // parts)
@@ -102,18 +102,11 @@ class Distill:
         self.bad.copy_(torch.where(bad, self.bad + 1, 0.0))
         self.policy.actor.normalizer.update(record.obs.flatten(0, 1), valid, group)
         self.share.copy_(self.teacher_share(self.spec.iteration + 1))
-        self.rates[0].mul_(self.cfg.lr_decay)
+        self.optimizer.all_rates.mul_(self.cfg.lr_decay)
 
     def teacher_share(self, iteration: Tensor) -> Tensor:
         """() β of an iteration."""
         return self.cfg.share * (1 - iteration / self.cfg.share_iterations).clamp(min=0)
-
-    def write_numbers(self, names: set[str]) -> None:
-        """As `Learner` has it: of a changed `learning_rate`, or of a changed share. In place."""
-        if "learning_rate" in names:
-            self.rates[0].fill_(self.cfg.learning_rate)
-        if names & {"share", "share_iterations"}:
-            self.share.copy_(self.teacher_share(self.spec.iteration))
 
     def measures(self) -> Tensor:
         """(len(metrics),) of the last update."""
@@ -122,7 +115,7 @@ class Distill:
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
-        entries = {"sums": self.sums, "rate": self.rates[0]}
+        entries = {"sums": self.sums, "rate": self.optimizer.all_rates[0]}
         return networks | shared("adam/", self.optimizer.tensors()) | shared("distill/", entries)
 
 

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+from gpusim_rl.core.file_keys import FileKey
 from gpusim_rl.core.ranges import COUNT, POSITIVE, SHARE, Range
 from gpusim_rl.core.sections import check, number, word
 from gpusim_rl.networks.settings import NetworkSettings
+
+FILES = (FileKey("teacher", "keep", "model/teacher.safetensors"),)
 
 
 @dataclass(kw_only=True, frozen=True)

@@ -42,16 +42,16 @@ class Student(ActorCritic):
         seen = views["critic"][:, : len(normalizer.mean)]
         return {"obs": self.actor.normalizer(views["actor"]), "teacher": normalizer(seen)}
 
-    def compute(self, inputs: dict[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+    def compute(self, inputs: dict[str, Tensor], memory: Memory, rng: Rng) -> tuple[Tensor, Memory]:
         """The networks: the mean actions of student and teacher (B, 2 nu), and the next memory."""
         target = self.guide[0].net(inputs["teacher"])
         x = self.actor.features(inputs["obs"], inputs.__getitem__)
         if not memory:
             return torch.cat((self.mean(x), target), 1), memory
         mean, after = self._run(self.actor.net, x, memory["actor"])
-        return torch.cat((mean, target), 1), {"actor": after}
+        return torch.cat((mean, target), 1), memory | {"actor": after}
 
-    def choose(self, mean: Tensor, rng: Rng) -> dict[str, Tensor]:
+    def choose(self, mean: Tensor, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
         """a = π*(s) + σ ε with probability β, else π(o) + σ ε; and π*(s) within the limits."""
         student, teacher = mean.chunk(2, 1)
         # what Env takes: a mean of the teacher may lie far beyond it
@@ -59,7 +59,8 @@ class Student(ActorCritic):
         target = teacher.clamp(-clip, clip)
         obeys = rng.uniform("distill/obeys", 0.0, 1.0) < share
         noise = self.std * rng.normal("policy/action", student.shape[1])
-        return dict(action=torch.where(obeys[:, None], target, student) + noise, target=target)
+        action = torch.where(obeys[:, None], target, student) + noise
+        return dict(action=action, target=target), memory
 
     def unroll(self, views: Rows, memory: Memory, begins: Tensor) -> Tensor:
         """Mean actions (T, B, nu) of columns `obs` (T, B, no) and further views, from the memory

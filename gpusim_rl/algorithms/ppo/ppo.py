@@ -67,7 +67,7 @@ class PPO:
         self.columns = policy.views | policy.stored | ends
         check_memory(spec, cfg, self.columns, policy)
         self.optimizer = FlatAdam(policy.groups(), cfg.learning_rate, cfg.max_grad_norm)
-        self.rates = tuple(self.optimizer.rates.values())
+        self.rates = {"learning_rate": self.optimizer.all_rates}
         self.stats, self.skips = (torch.zeros(n, device=spec.device) for n in (len(STATS), 3))
         self.rng = spec.rng()
         shape, first = (spec.num_steps, spec.num_envs), policy.blank_memory(spec.num_envs)
@@ -175,12 +175,6 @@ class PPO:
         values = torch.cat([self.stats, numbers])
         self.skips[SKIPPED].zero_()
         return values
-
-    def write_numbers(self, names: set[str]) -> None:
-        """As `Learner` has it: of a changed `learning_rate`. In place."""
-        if "learning_rate" in names:
-            for rate in self.rates:
-                rate.fill_(self.cfg.learning_rate)
 
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""

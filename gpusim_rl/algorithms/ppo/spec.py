@@ -9,10 +9,9 @@ SPEC = LearnerSpec(
     make=PPO,
     make_policy=make_policy,
     settings=Settings,
-    write_numbers=PPO.write_numbers,
     changeable=(
         *("gamma", "gae_lambda", "clip_coef", "clip_value", "ent_coef", "target_kl"),
-        *("max_std", "lr_min", "lr_max", "lr_factor", "max_grad_norm"),
+        *("max_std", "learning_rate", "lr_min", "lr_max", "lr_factor", "max_grad_norm"),
     ),
     # a policy that remembers is trained by whole worlds, so that minibatches divide them
     world_multiple=lambda x: x.num_minibatches if x.memory != "none" else 1,

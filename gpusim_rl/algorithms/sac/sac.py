@@ -64,15 +64,14 @@ class SAC:
         self.policy = policy = make_policy(spec, cfg)
         views = {x: spec.views[x] for x in ("actor", "critic", *cfg.encoders)}
         self.columns = view_columns(views) | policy.stored | {"reward": NUMBER} | ENDS
-        self.log_alpha = nn.Parameter(torch.zeros(1, device=device))
+        self.log_alpha = nn.Parameter(torch.full((1,), math.log(cfg.alpha), device=device))
         critics = {"critic": [*policy.critic.parameters()]}
         actor = {"actor": [*policy.actor.parameters()], "temperature": [self.log_alpha]}
-        self.critics, self.actor = (
-            FlatAdam(groups, cfg.learning_rate, cfg.max_grad_norm) for groups in (critics, actor)
-        )
+        rates = torch.tensor(2 * [cfg.learning_rate] + [cfg.alpha_rate], device=device)
+        self.rates = {"learning_rate": rates[:2], "alpha_rate": rates[2:]}
+        self.critics = FlatAdam(critics, rates[:1], cfg.max_grad_norm)
+        self.actor = FlatAdam(actor, rates[1:], cfg.max_grad_norm)
         self.target = self.critics.target("critic", [*policy.target.parameters()])
-        self.rates = self.critics.rates["critic"], *self.actor.rates.values()
-        self.write_numbers({"alpha", "alpha_rate"})
         self.rng = spec.rng()
         zeros, ones = partial(torch.zeros, device=device), partial(torch.ones, device=device)
         self.updates, self.stored = (zeros((), dtype=torch.int64) for _ in range(2))
@@ -229,22 +228,11 @@ class SAC:
         sums.zero_()
         return values
 
-    def write_numbers(self, names: set[str]) -> None:
-        """As `Learner` has it: of changed rates, or of a changed `alpha`. In place."""
-        critic, actor, temperature = self.rates
-        if "learning_rate" in names:
-            critic.fill_(self.cfg.learning_rate)
-            actor.fill_(self.cfg.learning_rate)
-        if "alpha_rate" in names:
-            temperature.fill_(self.cfg.alpha_rate)
-        if "alpha" in names:
-            self.log_alpha.data.fill_(math.log(self.cfg.alpha))
-
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
-        rates = zip(("critic", "actor", "temperature"), self.rates, strict=True)
-        entries = {f"{name}_rate": x for name, x in rates}
+        rates = self.critics.rates | self.actor.rates
+        entries = {f"{name}_rate": x for name, x in rates.items()}
         entries |= {"log_alpha": self.log_alpha, "updates": self.updates, "sums": self.sums}
         entries |= {"returns": self.returns, "scale": self.scale, "bad": self.bad}
         entries |= {"skipped": self.skipped}

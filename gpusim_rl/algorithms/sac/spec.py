@@ -9,8 +9,7 @@ SPEC = LearnerSpec(
     make=SAC,
     make_policy=make_policy,
     settings=Settings,
-    write_numbers=SAC.write_numbers,
-    changeable=("gamma", "target_std", "tau", "max_grad_norm"),
+    changeable=("gamma", "target_std", "tau", "learning_rate", "alpha_rate", "max_grad_norm"),
     ring=lambda settings: RingSpec(settings.replay, settings.save_ring),
     begin=SAC.begin,
 )

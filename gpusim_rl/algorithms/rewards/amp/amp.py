@@ -7,18 +7,17 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.flat_adam import FlatAdam
-from gpusim_rl.algorithms.learner import Spec
+from gpusim_rl.algorithms.learner import RewardModel, Spec
 from gpusim_rl.algorithms.rewards.amp.settings import Settings
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record
-from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.networks.encoders import HiddenLayers, mlp
 from gpusim_rl.runs.demonstrations import Demonstrations
 
 
 # Why: docs/decisions/teachers.md
-class AMP:
+class AMP(RewardModel):
     """A discriminator D tells shown transitions from the policy's own, and pays for its mistakes.
 
         r_t += w dt max(0, 1 - ¼ (D(x_t) - 1)²)                                          (eq. 7)
@@ -48,8 +47,7 @@ class AMP:
         self.network = mlp(shown.shape[1], 1, layers, 1.0).to(device)
         self.optimizer = FlatAdam({"all": list(self.network.parameters())}, settings.learning_rate)
         # of the shown transitions all processes draw the same; of its own each draws its share
-        self.rng = Rng(spec.seed, torch.zeros(1, dtype=torch.int64, device=device))
-        self.own_rng = spec.rng()
+        self.rng, self.own_rng = spec.rng(shared=True), spec.rng()
         self.values = torch.zeros(len(self.metrics), device=device)
 
     def transitions(self, record: Record) -> Tensor:

@@ -2,6 +2,6 @@
 
 from gpusim_rl.algorithms.learner import RewardSpec
 from gpusim_rl.algorithms.rewards.amp.amp import AMP
-from gpusim_rl.algorithms.rewards.amp.settings import Settings
+from gpusim_rl.algorithms.rewards.amp.settings import FILES, Settings
 
-SPEC = RewardSpec(make=AMP, settings=Settings, changeable=("weight",))
+SPEC = RewardSpec(make=AMP, settings=Settings, changeable=("weight",), files=FILES)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from gpusim_rl.algorithms.flat_adam import FlatAdam
-from gpusim_rl.algorithms.learner import Spec
+from gpusim_rl.algorithms.learner import RewardModel, Spec
 from gpusim_rl.algorithms.returns import recurrence
 from gpusim_rl.algorithms.rewards.rnd.settings import Settings
 from gpusim_rl.core.metrics import Metric
@@ -16,7 +16,7 @@ from gpusim_rl.networks.normalizer import Normalizer
 NETS = ("target", "predictor", "normalizer", "returns")
 
 
-class RND:
+class RND(RewardModel):
     """Pays for the error of a predictor f̂ that learns what a random network f computes of a view.
 
         e_t = mean (f(s'_t) - f̂(s'_t))²,    G_t = e_t + γ G_{t-1},    r_t += w dt e_t / std(G)

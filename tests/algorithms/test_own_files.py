@@ -1,0 +1,119 @@
+"""Files that a learner of the user's own declares: how a run keeps them, and how it goes on."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpusim_rl.config import resume
+from gpusim_rl.runs.run import Run
+from gpusim_rl.training.trainer import Trainer
+from tests.command_lines import TINY
+from tests.worlds import check_words
+
+LEARNER = """
+from dataclasses import dataclass, replace
+from pathlib import Path
+from gpusim_rl.algorithms.ppo import settings, spec
+from gpusim_rl.core.file_keys import FileKey
+
+class Labels(str):
+    def write(self, path):
+        path.write_text(self)
+
+@dataclass(kw_only=True, frozen=True)
+class Settings(settings.Settings):
+    labels: str | None = None
+
+SPEC = replace(spec.SPEC, settings=Settings, files=(FileKey({key!r}, {how!r}{read}),))
+"""
+READ = ", read=lambda path: Labels(path.read_text())"
+WORDS = ("task=cartpole", *TINY, "log=none", "algo=mine", "algo.fused=false", "iterations=1")
+LABELS = "algo.labels=labels.txt"
+CHANGED = "resume= continues a run as it was, which cannot change: "
+# how → its copy in the run, and why another file, and the same one under another name, are refused
+KEPT = {
+    "copy": ("model/algo.labels.txt", r"algo\.labels .* → other\.txt", ""),
+    "keep": ("model/algo.labels.txt", r"algo\.labels .* → other\.txt", r"algo\.labels .* → same"),
+    "hash": (None, r"files\.algo\.labels \w{64} → \w{64}", ""),
+}
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch, no_own_tasks):
+    """Writes the learner with a file key into an empty working directory, with three files."""
+    monkeypatch.chdir(tmp_path)
+
+    def files(how: str, key: str = "algo.labels", read: str | None = None) -> None:
+        for folder in ("algorithms", "conf/algo"):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        read = (READ if how == "keep" else "") if read is None else read
+        Path("algorithms/mine.py").write_text(LEARNER.format(key=key, how=how, read=read))
+        yaml = "defaults: [ppo, _self_]\nname: mine\nlabels: null\n"
+        Path("conf/algo/mine.yaml").write_text(yaml)
+        for name, text in (("labels", "left"), ("same", "left"), ("other", "right")):
+            Path(f"{name}.txt").write_text(text)
+
+    return files
+
+
+def given(*words: str) -> str:
+    """The text that the learner of a training is given, which then trains."""
+    trainer = Trainer(check_words(*words))
+    labels = trainer.loop.iteration.spec.given["algo.labels"]
+    trainer.train()
+    trainer.close()
+    return labels.read_text() if isinstance(labels, Path) else str(labels)
+
+
+@pytest.mark.parametrize("how", KEPT)
+def test_a_run_keeps_the_file(how, write, capsys):
+    """A moved run goes on with what it has, also when the same words are said again; another file
+    is refused in one line, and so is a configuration that names one. None of it is a warning."""
+    write(how)
+    copy, other, same = KEPT[how]
+    assert given(*WORDS, LABELS, "run_dir=run") == "left"
+    Path("run").rename("moved")
+    run = Run.open(Path("moved"))
+    assert run.config["algo"]["labels"] == copy or how == "hash"
+    assert [*run.path.glob("model/*")] == ([run.path / copy] if copy else [])
+    assert check_words(*WORDS, LABELS, "run_dir=moved", "auto_resume=true").resume == "moved"
+    if copy:
+        Path("labels.txt").unlink()
+    go_on = ("resume=moved", "task_code=here", "iterations=2")
+    assert given(*go_on) == "left"
+    with pytest.raises(ValueError, match=CHANGED + other):
+        check_words(*go_on, "algo.labels=other.txt")
+    if same:
+        with pytest.raises(ValueError, match=CHANGED + same):
+            check_words(*go_on, "algo.labels=same.txt")
+    else:
+        assert given(*go_on, "iterations=3", "algo.labels=same.txt") == "left"
+    assert "warning" not in capsys.readouterr().err
+    if copy:
+        file, text = run.path / "config.yaml", (run.path / "config.yaml").read_text()
+        file.write_text(text.replace(copy, "../same.txt"))
+        with pytest.raises(ValueError, match="lies outside of the run"):
+            resume.load_config(run, "here")
+    else:
+        shutil.copy("other.txt", "labels.txt")
+        with pytest.raises(ValueError, match=CHANGED + other):
+            check_words(*go_on, "algo.labels=labels.txt")
+
+
+@pytest.mark.parametrize(
+    "declared, words, says",
+    [
+        (["copy"], ["algo.labels=none.txt"], r"^algo\.labels=none\.txt: no such file$"),
+        (["hash"], ["algo.labels=7"], r"^algo\.labels=7: expected a path$"),
+        (["copy", "algo.lables"], [], r"^unknown file key 'algo\.lables': choose one of .*labels"),
+        (["cut"], [], r"algo\.labels: 'cut': choose one of copy, keep, hash$"),
+        (["keep", "algo.labels", ""], [], r"^file key algo\.labels: keep needs read"),
+    ],
+)
+def test_mistakes(declared, words, says, write):
+    """One line, before there is a run."""
+    write(*declared)
+    with pytest.raises((ValueError, OSError), match=says) as caught:
+        Trainer(check_words(*WORDS, *(words or [LABELS]), "run_dir=run"))
+    assert "\n" not in str(caught.value) and not Path("run").exists()
