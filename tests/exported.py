@@ -17,6 +17,7 @@ from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export import export
 from gpusim_rl.deploy.record import Trace, percentiles, record
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.observation import Observation
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import evaluation_env
 from gpusim_rl.networks.policy import Actor
@@ -61,9 +62,11 @@ def record_observations(env: Env, actor: Actor, steps: int) -> Tensor:
     way."""
     seen = []
     for _ in range(steps):
-        seen.append(env.observation.actor.clone())
-        actor.normalizer.update(env.observation.actor, torch.ones(env.num_envs, dtype=torch.bool))
-        env.step(actor(env.observation.actor))
+        seen.append(env.observation["actor"].clone())
+        actor.normalizer.update(
+            env.observation["actor"], torch.ones(env.num_envs, dtype=torch.bool)
+        )
+        env.step(actor(env.observation["actor"]))
     return torch.cat(seen)
 
 
@@ -94,14 +97,16 @@ def export_task(
         record_observations(env, actor, 10)
     env = fresh_env(task, name)
     controller = Controller(env.task, actor)
-    return export_env(env, controller, path, lambda obs, _: actor(obs), name, steps, rest)
+    return export_env(
+        env, controller, path, lambda views, _: actor(views["actor"]), name, steps, rest
+    )
 
 
 def export_env(
     env: Env,
     controller: Controller,
     path: Path,
-    act: Callable[[Tensor, Tensor], Tensor],
+    act: Callable[[Observation, Tensor], Tensor],
     name: str,
     steps: int,
     rest: dict[str, Any] | None = None,

@@ -71,13 +71,13 @@ class Recorder:
                 self.batch.forward()
                 env.sim.sensordata.numpy()[:] = self.sensors
             env.set_memory("command", command)
-            rows["obs"].append(self.actor.theirs(env.observation.actor)[0].numpy())
+            rows["obs"].append(self.actor.theirs(env.observation["actor"])[0].numpy())
             rows["qpos"].append(env.sim.qpos[0].numpy().copy())
             rows["qvel"].append(env.sim.qvel[0].numpy().copy())
             rows["command"].append(np.array(command))
             rows["episode_step"].append(t)
             rows["reset"].append(t == 0)
-            end = env.step(act(env.observation.actor))
+            end = env.step(act(env.observation["actor"]))
             targets = rows["p/ctrl"][-1]
             scale = np.asarray(task.joint_scales, float)  # pyright: ignore
             rows["action"].append((targets - np.asarray(task.stance, float)) / scale)

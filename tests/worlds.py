@@ -32,7 +32,7 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.randomization.fields import FIELDS
 from gpusim_rl.envs.task import Task
-from gpusim_rl.networks.policy import ActorCritic
+from gpusim_rl.networks.policy import ActorCritic, Views
 from gpusim_rl.networks.settings import NetworkSettings
 from gpusim_rl.robots.load import Loaded, load_as
 from gpusim_rl.sim.actuated import make_actuated
@@ -83,8 +83,8 @@ class Stateless:
     def blank_memory(self, worlds: int) -> dict[str, Tensor]:
         return {}
 
-    def act(self, obs: Tensor, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        return self.action(obs), memory
+    def act(self, views: Views, memory: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.action(views["actor"]), memory
 
 
 def read(path: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@
 Every task of conf/task/ is registered. docs/adapters.md explains the numbers.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,13 +20,16 @@ from torch import Tensor
 from gpusim_rl.adapters import common
 from gpusim_rl.config import compose
 from gpusim_rl.config.sections import Config
+from gpusim_rl.core.record import Column
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.agents import folded
+from gpusim_rl.envs.observation import Observation
+from gpusim_rl.envs.state import State
 from gpusim_rl.viewer.offscreen import Camera
 
 with common.needs(__name__, "gymnasium 1.1 or newer", "gym"):
     import gymnasium
-    from gymnasium.spaces import Box
+    from gymnasium.spaces import Box, Dict
     from gymnasium.vector import AutoresetMode, VectorEnv
     from gymnasium.vector.utils import batch_space
 
@@ -39,12 +43,26 @@ def array(x: Tensor) -> np.ndarray:
     return x.cpu().numpy()  # Gymnasium's interface is on the host
 
 
+def space(view: Column) -> Box:
+    """The numbers of a view: any, or those of its type."""
+    dtype = torch.empty(0, dtype=view.dtype).numpy().dtype
+    whole = torch.iinfo(view.dtype) if not view.dtype.is_floating_point else None
+    low, high = (whole.min, whole.max) if whole else (-np.inf, np.inf)
+    return Box(low, high, view.shape, dtype.type)
+
+
+def row(obs: Any, i: int) -> Any:
+    """The observation of one world."""
+    return {name: x[i] for name, x in obs.items()} if isinstance(obs, dict) else obs[i]
+
+
 # Why: docs/decisions/code.md
 class Worlds(VectorEnv):
     """B worlds of a task, stepped together; of a task with several agents, B agents.
 
     When `step` returns, a world whose episode ended has already begun its next one. The observation
-    (B, no) float32 is the actor's: with the task's noise, in SI units, not normalized. The action
+    (B, no) float32 is the actor's: with the task's noise, in SI units, not normalized. Of a task
+    with further views it is a dictionary of `actor` and these by their names. The action
     (B, nu) lies within ± task.clip. `info` holds, each with its mask `_…` as Gymnasium has it:
 
     - `critic` (B, nc): the critic's observation of the same moment, without noise.
@@ -64,10 +82,11 @@ class Worlds(VectorEnv):
             choices = f"None, {', '.join(map(repr, MODES))}"
             raise ValueError(f"render_mode={render_mode!r}: choose one of {choices}")
         self.cfg, self.env, self.render_mode = cfg, common.make_env(cfg), render_mode
-        task, no = self.env.task, self.env.views["actor"].shape
+        task, views = self.env.task, self.env.views
         self.num_envs = self.env.num_rows
         self.metadata = self.metadata | {"render_fps": round(1 / task.dt)}
-        self.single_observation_space = Box(-np.inf, np.inf, no, np.float32)
+        spaces: dict[str, Any] = {name: space(x) for name, x in views.items() if name != "critic"}
+        self.single_observation_space = Dict(spaces) if len(spaces) > 1 else spaces["actor"]
         self.single_action_space = Box(-task.clip, task.clip, (task.action_width,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
@@ -79,9 +98,7 @@ class Worlds(VectorEnv):
                 raise ValueError(f"render_mode={render_mode!r}: {error}") from None
 
     @torch.no_grad()
-    def reset(
-        self, *, seed: int | None = None, options: Info | None = None
-    ) -> tuple[np.ndarray, Info]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """Begin a new episode in every world.
 
         The same seed gives the same worlds, episodes and noise, whatever was done before. World i
@@ -97,14 +114,19 @@ class Worlds(VectorEnv):
                 raise ValueError(f"seed={seed}: expected 0 ≤ seed < 2³²")
             super().reset(seed=seed)
             self.env = common.reseed(self.env, self.cfg, seed)
-        obs, critic = (array(view.clone()) for view in self.env.observation)
-        return obs, self._info(critic, np.zeros(self.num_envs, bool))
+        views = {name: x.clone() for name, x in self.env.observation.items()}
+        return self._observed(views), self._info(
+            array(views["critic"]), np.zeros(self.num_envs, bool)
+        )
+
+    def _observed(self, views: Observation) -> Any:
+        """The actor's view, or with further ones a dictionary."""
+        obs = {name: array(x) for name, x in views.items() if name != "critic"}
+        return obs if len(obs) > 1 else obs["actor"]
 
     @torch.no_grad()
     @torch_threads(1)  # torch's would fight the engine's: a fifth of the speed on two cores
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
+    def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, Info]:
         """One control step: observation, reward (B,) float32, terminated (B,), truncated (B,),
         info."""
         action = torch.as_tensor(np.asarray(actions, np.float32), device=self.env.device)
@@ -112,18 +134,25 @@ class Worlds(VectorEnv):
             wrong = f"actions of shape {tuple(action.shape)}"
             raise ValueError(f"{wrong}: expected {self.action_space.shape}")
         env, ends = self.env, []
+
+        def keep(s: State) -> None:
+            final = {"actor": env.observer.final(s, env.rows())} | env.scheduled_task.views(s)
+            ends.append({name: folded(x, env.agents) for name, x in final.items()})
+
         # Before `step` returns, the worlds whose episode ended have another state and past.
-        final_view = lambda s: folded(env.observer.final(s, env.rows()), env.agents)  # noqa: E731
-        step = env.step(action, lambda s: ends.append(final_view(s)))
-        arrays = map(array, (*step.observation, *step[1:]))
-        obs, critic, end, reward, terminated, truncated, fault = arrays
+        step = env.step(action, keep)
+        end, reward, terminated, truncated, fault = map(array, step[1:])
+        obs, critic = self._observed(step.observation), array(step.observation["critic"])
         truncated, info = truncated | fault, self._info(critic, fault)
         done = terminated | truncated
         if done.any():
             final = np.full(self.num_envs, None, object)
-            last = array(torch.where(step.fault[:, None], 0.0, ends[0]))
+            last = {name: x.clone() for name, x in ends[0].items()}
+            for x in last.values():
+                x[step.fault] = 0
+            last = self._observed(last)
             for i in np.flatnonzero(done):
-                final[i] = last[i].copy()
+                final[i] = copy.deepcopy(row(last, int(i)))
             info |= {"final_obs": final, "_final_obs": done.copy()}
             info |= {"final_info": self._info(end, fault.copy(), done), "_final_info": done.copy()}
         return obs, reward, terminated, truncated, info
@@ -164,20 +193,24 @@ class World(gymnasium.Env):
         self.observation_space = self.worlds.single_observation_space
         self.action_space = self.worlds.single_action_space
 
-    def reset(
-        self, *, seed: int | None = None, options: Info | None = None
-    ) -> tuple[np.ndarray, Info]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         """As `Worlds.reset`."""
         super().reset(seed=seed)
         obs, info = self.worlds.reset(seed=seed, options=options)
-        return obs[0], self._info(info)
+        return row(obs, 0), self._info(info)
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, Info]:
+    def step(self, action: np.ndarray) -> tuple[Any, float, bool, bool, Info]:
         """As `Worlds.step`, for action (nu,)."""
         obs, reward, terminated, truncated, info = self.worlds.step(np.asarray(action)[None])
         if terminated[0] or truncated[0]:
             obs, info = info["final_obs"], info["final_info"]
-        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), self._info(info)
+        return (
+            row(obs, 0),
+            float(reward[0]),
+            bool(terminated[0]),
+            bool(truncated[0]),
+            self._info(info),
+        )
 
     def _info(self, info: Info) -> Info:
         return {"critic": info["critic"][0], "fault": bool(info["fault"][0])}

@@ -16,6 +16,7 @@ from torch import Tensor
 from gpusim_rl.adapters import common
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.envs.observation import Observation
 
 with common.needs(__name__, "rsl-rl-lib 5 or newer", "rsl"):
     from rsl_rl.env import VecEnv
@@ -27,7 +28,8 @@ class RslWorlds(VecEnv):
     their episode ends.
 
     Observations: groups "policy" (B, no), what a robot measures with its noise, and "critic" (B,
-    nc), the same without noise and what only the simulator knows. `extras["time_outs"]` (B,)
+    nc), the same without noise and what only the simulator knows; those that the task adds have
+    the names of their views. `extras["time_outs"]` (B,)
     float32 is 1 where the clock alone ended an episode, and where a world was quarantined, which is
     no failure of the policy; `extras["log"]["/fault"]` is their share.
     """
@@ -48,8 +50,8 @@ class RslWorlds(VecEnv):
         self.env.time.copy_(value)
 
     def get_observations(self) -> TensorDict:
-        """Both groups, of now."""
-        return self._groups(*(view.clone() for view in self.env.observation))
+        """All groups, of now."""
+        return self._groups({name: view.clone() for name, view in self.env.observation.items()})
 
     @torch.no_grad()
     @torch_threads(1)  # torch's would fight the engine's
@@ -59,12 +61,11 @@ class RslWorlds(VecEnv):
         observation, _, reward, terminated, truncated, fault = self.env.step(actions)
         out = truncated | fault
         extras = {"time_outs": out.float(), "log": {"/fault": fault.float().mean()}}
-        return self._groups(*observation), reward, (terminated | out).long(), extras
+        return self._groups(observation), reward, (terminated | out).long(), extras
 
-    def _groups(self, obs: Tensor, critic: Tensor) -> TensorDict:
-        return TensorDict(
-            {"policy": obs, "critic": critic}, batch_size=[self.num_envs], device=self.device
-        )
+    def _groups(self, views: Observation) -> TensorDict:
+        groups = {"policy" if name == "actor" else name: x for name, x in views.items()}
+        return TensorDict(groups, batch_size=[self.num_envs], device=self.device)
 
 
 def make(

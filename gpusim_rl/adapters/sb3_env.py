@@ -21,7 +21,7 @@ class VecWorlds(VecEnv):
     """`gymnasium_env.Worlds` as Stable-Baselines3 takes them.
 
     An episode that ended says so in its world's info.
-    `terminal_observation` (no,) is the observation it ended in, without noise;
+    `terminal_observation`, as of one world, is the observation it ended in, without noise;
     `TimeLimit.truncated` whether only the clock ended it, so that its value is bootstrapped.
     `fault` is there for a quarantined world: neither, so that nothing is bootstrapped from a state
     that is not known.
@@ -33,8 +33,8 @@ class VecWorlds(VecEnv):
             worlds.num_envs, worlds.single_observation_space, worlds.single_action_space
         )
 
-    def reset(self) -> np.ndarray:
-        """(B, no). The seed of `seed()` is used once, as Stable-Baselines3 has it."""
+    def reset(self) -> Any:
+        """The observation. The seed of `seed()` is used once, as Stable-Baselines3 has it."""
         obs, _ = self.worlds.reset(seed=self._seeds[0], options=self._options[0])
         self._reset_seeds()
         self._reset_options()
@@ -44,7 +44,7 @@ class VecWorlds(VecEnv):
         """Keep actions (B, nu) for `step_wait`."""
         self.actions = actions
 
-    def step_wait(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+    def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
         """One control step: observation, reward (B,), done (B,), an info each."""
         obs, reward, terminated, truncated, info = self.worlds.step(self.actions)
         done, infos = terminated | truncated, [{} for _ in range(self.num_envs)]

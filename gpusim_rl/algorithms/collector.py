@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.graphs import PartTimer, capture
-from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, view_columns
+from gpusim_rl.core.record import ENDS, NUMBER, Column, Columns, Record, view_columns
 from gpusim_rl.core.states import Live, per_world
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.dreams import row_columns
@@ -21,7 +21,9 @@ from gpusim_rl.networks.policy import Policy, SampleInParts, restarted
 def step_columns(env: Env, policy: Policy) -> Columns:
     """The columns that a control step of an Env can give, in the order in which it gives them.
 
-    - `obs` (no,), `critic` (nc,): what actor and critic observe before the action;
+    - `obs` (no,), `critic` (nc,): what actor and critic observe before the action; and the further
+      views of the task, by their names;
+    - `memory/…`: what the policy remembers before the action;
     - what `policy.sample` stores, such as `action` (nu,);
     - `end` (nc,): the critic's observation at the end of the step, before any restart;
     - `reward`, `terminated`, `truncated`, `fault`;
@@ -30,7 +32,9 @@ def step_columns(env: Env, policy: Policy) -> Columns:
     """
     views = env.views
     ends = dict(end=views["critic"], reward=NUMBER) | ENDS | dict(end_obs=views["actor"])
-    return view_columns(views) | policy.stored | ends | row_columns(env)
+    blank = policy.blank_memory(1)
+    memory = {f"memory/{name}": Column(tuple(x.shape[1:])) for name, x in blank.items()}
+    return view_columns(views) | memory | policy.stored | ends | row_columns(env)
 
 
 def choose_columns(requested: Columns, available: Columns) -> Columns:
@@ -110,12 +114,13 @@ class Collector:
     def act(self) -> None:
         """The part of a step before the physics: sample an action from the policy. In place."""
         env, observation = self.env, self.env.observation
+        self.record.put(self.row, {f"memory/{name}": x for name, x in self.memory.items()})
         if self.fused:
             write(self.memory, self.fused.compute())
             self.timer.start("control")
             return self.fused.act()
         sampled, memory = self.policy.sample(observation, self.memory, env.rng_of_agents)
-        views = dict(obs=observation.actor, critic=observation.critic)
+        views = view_columns(observation)
         self.record.put(self.row, views | sampled | kept_rows(self.record, "rows", env.rows()))
         write(self.memory, memory)
         self.timer.start("control")  # in a graph it is a part of `act`

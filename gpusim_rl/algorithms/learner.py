@@ -75,14 +75,15 @@ class Spec:
         return Rng(self.seed, worlds, self.life)
 
     def choose_symmetry(
-        self, symmetry: str, hidden: tuple[int, ...], remembers: bool = False
+        self, symmetry: str, hidden: tuple[int, ...], further: bool = False
     ) -> tuple[str, ViewMirrors | None]:
         """`symmetry` for the task, and its mirrors; ValueError if one is asked for that it lacks.
 
         `auto` is net where the task has a mirror and the networks can commute with it, else none.
+        `further`: they remember, or see more than rows, and so cannot.
         """
         auto = symmetry == "auto"
-        can = not remembers and not any(n % 2 for n in hidden)
+        can = not further and not any(n % 2 for n in hidden)
         if symmetry == "none" or (auto and not can):
             return "none", None
         try:

@@ -129,6 +129,8 @@ def load_teacher(cfg: Config, env: Env) -> Any:
     actor.load_state_dict(state)
     if actor.blank_memory(1):
         raise ValueError(f"teacher={cfg.teacher} has a memory: choose one with algo.memory=none")
+    if actor.views:
+        raise ValueError(f"teacher={cfg.teacher} has encoders: choose one with algo.encoders={{}}")
     actor.requires_grad_(False)
     described = {key: metadata[key] for key in ("iteration", "config")}
     actor.write = partial(write_actor, actor, described)

@@ -14,7 +14,7 @@ from gpusim_rl.envs.randomization.entries import SMALLEST_FLOAT32
 OF_JOINTS = ("task.largest_speed", "task.largest_acceleration")
 # Sections that name what differs: another reading is always delivered, of another term the actor
 # sees one step, and another label may be anything.
-OPEN = ("task.dropout", "task.history", "task.drive_limits", "cluster.labels")
+OPEN = ("task.dropout", "task.history", "task.drive_limits", "cluster.labels", "algo.encoders")
 EXACT = "exact"  # of task.training: the model's own physics
 # MuJoCo's integrators that compute the dynamics once in a timestep; None: the model's own.
 INTEGRATORS = (None, "euler", "implicit", "implicitfast")
@@ -33,7 +33,7 @@ def check_known(override: Override, base: Plain) -> None:
     if isinstance(noise := flat.get("task.noise"), dict):  # it names all readings
         flat |= {f"task.dropout.{reading}": 0.0 for reading in noise}
     section = key.rpartition(".")[0]
-    open_sections = ("task.history", "task.drive_limits", "cluster.labels")
+    open_sections = OPEN[1:]
     if key in flat or (section in open_sections and "task.dt" in flat):
         return  # the task itself knows its terms and measures, and Ray its labels
     if key.startswith("reward.") and flat.get("reward.name") == "none":

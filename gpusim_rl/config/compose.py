@@ -189,8 +189,8 @@ def build(
             keys = [key for key in keys if not is_group(key)]
             algo = cfg["algo"]["name"]
             if algo != ALGO:
-                algo_overrides = [x for x in overrides if is_below(x.partition("=")[0], ("algo",))]
-                own = compose_words(name, [*algo_overrides, "~task"])["algo"]
+                of_algo = [x for x in overrides if is_below(x.lstrip("+").split("=")[0], ("algo",))]
+                own = compose_words(name, [*of_algo, "~task"])["algo"]
                 lost = own_numbers(overrides)
                 cfg = for_algorithm(cfg, own, keys, lost)
             cfg = apply_ranges(apply_recipe(cfg, keys), keys)

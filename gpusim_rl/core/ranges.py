@@ -90,6 +90,7 @@ RANGES: dict[str, Range] = {
     "task.noise.*": AT_LEAST_0,
     "task.dropout.*": CHANCE,
     "task.history.*": Range(1, MAX_HISTORY, whole=True),
+    "algo.encoders.*": WIDTH,
     "terrain.levels": Range(1, MAX_HISTORY, whole=True),
     "terrain.variants": Range(1, MAX_HISTORY, whole=True),
     "terrain.seed": SEED,

@@ -3,7 +3,7 @@
 from functools import partial
 from itertools import accumulate
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class Column(NamedTuple):
 
 
 Columns = dict[str, Column]
+T = TypeVar("T")
 NUMBER, FLAG = Column(), Column(dtype=torch.bool)
 ENDS: Columns = dict.fromkeys(("terminated", "truncated", "fault"), FLAG)  # how a step ends
 
@@ -34,9 +35,9 @@ def vector(width: int) -> Column:
     return Column((width,))
 
 
-def view_columns(views: Columns) -> Columns:
-    """The columns of a record that hold views: `obs` is the actor's, others have their names."""
-    return {"obs" if name == "actor" else name: column for name, column in views.items()}
+def view_columns(views: dict[str, T]) -> dict[str, T]:
+    """What belongs to each view by the name of its column: `obs` is the actor's."""
+    return {"obs" if name == "actor" else name: x for name, x in views.items()}
 
 
 class Record:

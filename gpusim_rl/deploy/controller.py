@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from gpusim_rl.core.record import Columns
 from gpusim_rl.core.states import beside
 from gpusim_rl.envs import tracing
 from gpusim_rl.envs.agents import folded, of_each, unfolded
@@ -21,7 +22,7 @@ Memory = dict[str, Tensor]
 
 # Why: docs/decisions/controller.md
 class Controller(nn.Module):
-    """Readings, command and memory in; targets, fault and the next memory out.
+    """Readings, command, views and memory in; targets, fault and the next memory out.
 
     The task's `update`, `observe` and `control` do what they do in `Env`, in its order. Where an
     episode goes on, `update` first advances the memory to this control step. Where one begins, the
@@ -34,9 +35,10 @@ class Controller(nn.Module):
 
     Args:
         task: on the CPU.
-        actor: (obs (B, no), memory) → (mean action (B, nu), next memory), of B rows. The controller
-            of a team is that of all agents.
+        actor: (obs (B, no), memory, views) → (mean action (B, nu), next memory), of B rows.
+            The controller of a team is that of all agents.
         actor_memory: the actor's own memory at the start of an episode, name → (A, …).
+        views: the further views that the actor sees, which a program gives in their types.
 
     Attributes:
         needs: what is measured and remembered.
@@ -44,20 +46,29 @@ class Controller(nn.Module):
         inputs, outputs: names of the arguments and results of `forward`, in order.
     """
 
-    def __init__(self, task: Task, actor: nn.Module, actor_memory: Memory | None = None):
+    def __init__(
+        self,
+        task: Task,
+        actor: nn.Module,
+        actor_memory: Memory | None = None,
+        views: Columns | None = None,
+    ):
         super().__init__()
+        self.views = views or {}
         self.task, self.actor, self.needs = task, actor, tracing.needs(task)
         memory = actor_memory or {}
         memory = {name: unfolded(x, task.agents) for name, x in memory.items()}
         self.actor_memory = list(memory)
         sample = {name: x[:1] for name, x in tracing.sample_inputs(task).items()}
-        self.blank = sample  # values of what the targets do not depend on
+        own = (1, *task.action_shape[:-1])
+        given = {k: torch.zeros(*own, *x.shape, dtype=x.dtype) for k, x in self.views.items()}
+        self.blank = sample | given  # values of what the targets do not depend on
         self.start = start_values(task, self.needs.memory, sample) | memory
-        check_names(self.needs.readings, self.start)
+        check_names((*self.needs.readings, *self.views), self.start)
         self.safe = torch.tensor(safe_controls(task.mjm)[None], dtype=torch.float32)
         self.start |= {TARGETS: self.safe}
         command = (COMMAND,) if self.needs.command else ()
-        self.readings = (*self.needs.readings, *command)
+        self.readings = (*self.needs.readings, *command, *self.views)
         self.inputs = [*self.readings, RESTART, *(MEMORY + name for name in self.start)]
         self.outputs = [TARGETS, FAULT, *(NEXT + name for name in self.start)]
 
@@ -89,7 +100,8 @@ class Controller(nn.Module):
         """The next memory, the targets (B, nu) among it."""
         state = self.advanced(self.state(readings, memory, restart.shape[0]), memory, restart)
         obs, past = self.observed(state, memory, restart)
-        action, remembered = self.act(obs, memory)
+        views = {name: readings[name] for name in self.views}
+        action, remembered = self.act(obs, memory, views)
         clamped = action.clamp(-self.task.clip, self.task.clip)
         action = clamped.where(action.isfinite(), torch.nan)  # an infinite one is a fault, too
         targets = self.task.control(state.with_(action=action, previous=state.action))
@@ -135,14 +147,13 @@ class Controller(nn.Module):
                 return str(where)
         return ""
 
-    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+    def act(self, obs: Tensor, memory: Memory, views: Memory) -> tuple[Tensor, Memory]:
         """The actor's mean action (B, …, nu), and its own memory for the next step."""
         agents = self.task.agents
-        obs = folded(obs, agents)
-        if not self.actor_memory:
-            return unfolded(self.actor(obs), agents), {}
         own = {name: folded(memory[name], agents) for name in self.actor_memory}
-        action, after = self.actor(obs, own)
+        views = {name: folded(x, agents) for name, x in views.items()}
+        out = self.actor(folded(obs, agents), *((own, views) if views else (own,) if own else ()))
+        action, after = out if own else (out, {})
         return unfolded(action, agents), {k: unfolded(x, agents) for k, x in after.items()}
 
 

@@ -66,11 +66,15 @@ def describe(controller: Controller, *, name: str, ranges: Ranges, lineage: Json
 
 
 def describe_inputs(controller: Controller, ranges: Ranges) -> list[Json]:
-    """The readings and the command: names, units, frames, joints, ranges."""
+    """The readings, the command and the views: names, units, frames, joints, ranges."""
     task, shapes, entries = controller.task, controller.shapes(), []
     for name in controller.readings:
         entry: Json = {"name": name, "kind": "reading", "type": "float32"}
         entry |= {"shape": list(shapes[name])}
+        if name in controller.views:
+            kind = str(controller.views[name].dtype).removeprefix("torch.")
+            entries.append(entry | {"kind": "view", "type": kind})
+            continue
         if name == COMMAND:
             entry |= {"kind": COMMAND} | describe_command(task)
         elif name in JOINTS:

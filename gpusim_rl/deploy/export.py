@@ -46,12 +46,15 @@ def export(
     task, or file and Env differ by more than 1e-5.
     """
     values = [*recorded.readings.values(), recorded.targets]
-    finite = np.stack([np.isfinite(x).all(2) for x in values])
+    finite = np.stack([np.isfinite(x).all(tuple(range(2, x.ndim))) for x in values])
     check_finite("world-steps", np.asarray(finite.all(axis=0)))
     description = describe(controller, name=name, ranges=ranges, lineage=lineage)
     description["outputs"][0]["change"] = greatest_changes(recorded)
     description |= {"standing": rest} if rest else {}
     sample = {key: torch.zeros(2, *shape) for key, shape in controller.shapes().items()}
+    sample |= {
+        key: torch.cat([x, x]) for key, x in controller.blank.items() if key in controller.views
+    }
     sample |= {MEMORY + key: torch.cat([x, x]) for key, x in controller.start.items()}
     sample[RESTART] = torch.tensor([True, False])
     model = to_onnx(controller, sample, controller.outputs, controller.user)
@@ -70,18 +73,22 @@ def export_network(
     terms: dict[str, int],
     history: dict[str, int],
     observations: Tensor,
+    views: dict[str, Tensor] | None = None,
     mjcf: str,
     lineage: Json,
     further: dict[str, str] | None = None,
 ) -> float:
     """Write an actor with its normalizer as ONNX: `obs` (B, no) → `action` (B, nu), not clamped.
 
+    Further views are inputs of their names and types.
+
     Returns its largest difference from torch; raises as `export` does.
 
     Args:
         name, lineage: as of `export`.
         terms, history: observation term → width, and control steps of it, oldest first.
-        observations: (N, no), at least 1,000, recorded from the task.
+        observations: (N, no), at least 1,000, recorded from the task; views: as many of those that
+            the actor sees beside.
         mjcf: the text of the model.
         further: metadata of other names.
     """
@@ -90,15 +97,28 @@ def export_network(
     observation = [{"name": x, "width": terms[x], "history": steps[x]} for x in terms]
     metadata = {"format": FORMAT, "kind": "network", "task": name, "observation": observation}
     actor = copy.deepcopy(actor).cpu()  # outside the iteration
-    model = to_onnx(actor, {"obs": observations[:2]}, ["action"])
+    views = views or {}
+    seen, alone = {"obs": observations} | views, WithViews(actor, [*views]) if views else actor
+    model = to_onnx(alone, {name: x[:2] for name, x in seen.items()}, ["action"])
     data = finished(model, metadata | {"lineage": lineage}, mjcf, further)
     with torch.no_grad():
-        expected = actor(observations).numpy()
-    (action,) = session(data).run(None, {"obs": observations.numpy()})
+        expected = alone(*seen.values()).numpy()
+    (action,) = session(data).run(None, {name: x.numpy() for name, x in seen.items()})
     error = float(np.abs(np.asarray(action) - expected).max())
     check_error("actions of ONNX and torch", error, f"{len(observations)} observations")
     write_whole(path, data)
     return error
+
+
+class WithViews(nn.Module):
+    """An actor whose further views are arguments, in the order of their names."""
+
+    def __init__(self, actor: nn.Module, names: list[str]):
+        super().__init__()
+        self.actor, self.names = actor, names
+
+    def forward(self, obs: Tensor, *views: Tensor) -> Tensor:
+        return self.actor(obs, None, dict(zip(self.names, views, strict=True)))
 
 
 def check_finite(what: str, finite: np.ndarray) -> None:

@@ -19,6 +19,7 @@ from gpusim_rl.deploy.mjlab import NAMES, MjlabActor, fits
 from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.deploy.record import Trace, percentiles, record
 from gpusim_rl.deploy.rest_measurements import standing
+from gpusim_rl.envs.observation import Observation
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import SEED, MeanAction, evaluation_env, observe
 from gpusim_rl.robots.models import compile_spec
@@ -45,12 +46,13 @@ def export_policy(player: Player, cfg: Config, run: Path, path: Path | None = No
     env = evaluation_env(player.env.task, WORLDS, weights=weights, noise=noise, seed=SEED)
     # What ONNX is compared with runs on the CPU: a GPU may multiply matrices in TF32.
     policy = copy.deepcopy(player.policy).cpu()
-    controller = Controller(env.task, policy.actor, policy.actor.blank_memory(env.agents))
+    actor = policy.actor
+    controller = Controller(env.task, actor, actor.blank_memory(env.agents), actor.views)
     mean, saved = MeanAction(policy, env.num_rows), read_evaluated(run, player, controller)
 
-    def act(obs: Tensor, began: Tensor) -> Tensor:
+    def act(views: Observation, began: Tensor) -> Tensor:
         mean.restart(began)
-        return mean(obs)
+        return mean(views)
 
     steps = STEPS if saved else max(STEPS, env.task.horizon)
     path = path or run / "policy.onnx"
@@ -83,7 +85,8 @@ def read_evaluated(run: Path, player: Player, controller: Controller) -> Json:
     try:
         saved = json.loads(read_text(run / READINGS))
         shapes, success = controller.shapes(), np.array(saved["success"] or 0.0, float)
-        ranges = [(x, np.array(saved["ranges"][x], float)) for x in controller.readings]
+        names = [x for x in controller.readings if x not in controller.views]
+        ranges = [(x, np.array(saved["ranges"][x], float)) for x in names]
         fits = all(x.shape == (4, *shapes[name]) for name, x in ranges)
         finite = all(np.isfinite(x).all() for x in (success, *(x for _, x in ranges)))
         if fits and finite and saved["iteration"] == player.iterations:
@@ -105,12 +108,13 @@ def export_bare_network(player: Player, cfg: Config, run: Path, path: Path) -> f
         raise ValueError("export=network needs algo.memory=none: use export=controller")
     name, weights, noise = cfg.task.name, cfg.task.weights, cfg.task.noise
     env, actor = player.env, player.policy.actor
-    observations = observe(player.policy, env.task, weights=weights, noise=noise)
+    seen = observe(player.policy, env.task, weights=weights, noise=noise)
+    observations, views = seen["actor"], {name: seen[name] for name in actor.views}
     options: Json = dict(terms=env.term_widths, history=env.task.history)
     options |= dict(name=name, mjcf=env.task.mjcf_text(), lineage=lineage(run, player))
     task = env.task.evaluation()  # on the CPU
-    if not fits(task, env.term_widths):
-        return export_network(actor, path, observations=observations, **options)
+    if views or not fits(task, env.term_widths):
+        return export_network(actor, path, observations=observations, views=views, **options)
     actor = MjlabActor(actor, task, env.term_widths)
     options |= dict(terms={NAMES[x][0]: n for x, n in env.term_widths.items()})
     options |= dict(history={NAMES[x][0]: n for x, n in env.task.history.items()})

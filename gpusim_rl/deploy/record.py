@@ -10,6 +10,7 @@ from torch import Tensor
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.deploy.controller import COMMAND, Controller
 from gpusim_rl.envs.env import Env
+from gpusim_rl.envs.observation import Observation
 from gpusim_rl.envs.step import ended
 
 MOMENTS = 100  # of an episode whose readings make the ranges
@@ -22,7 +23,7 @@ Ranges = dict[str, tuple[list[float], list[float], list[float], list[float]]]
 class Trace(NamedTuple):
     """Readings, memory and targets of B worlds in T control steps."""
 
-    readings: dict[str, Array]  # (T, B, …) the readings and the command
+    readings: dict[str, Array]  # (T, B, …) the readings, the command and the further views
     restart: Array  # (T, B) bool: an episode begins
     memory: dict[str, Array]  # (T, B, …) the task's memory, which an episode begins with
     targets: Array  # (T, B, nu)
@@ -32,19 +33,19 @@ class Trace(NamedTuple):
 @torch.no_grad()
 @torch_threads(1)
 def record(
-    env: Env, act: Callable[[Tensor, Tensor], Tensor], controller: Controller, steps: int
+    env: Env, act: Callable[[Observation, Tensor], Tensor], controller: Controller, steps: int
 ) -> Trace:
     """T steps of a fresh Env: the inputs and the targets of its controller.
 
-    act: observation (rows, no), and (rows,) bool where an episode begins → action (rows, nu).
+    act: the observation, and (rows,) bool where an episode begins → action (rows, nu).
     """
     restart = torch.ones(env.num_rows, dtype=torch.bool, device=env.device)
     rows: list[tuple[dict[str, Array], Array, dict[str, Array], Array, dict[str, Array]]] = []
     for _ in range(steps):
-        values = env.memory | env.readings
+        values = env.memory | env.readings | env.observer.further
         readings = {name: values[name].numpy().copy() for name in controller.readings}
         memory = {n: x.numpy().copy() for n, x in env.memory.items() if n in controller.start}
-        env.apply_action(act(env.observation.actor, restart))
+        env.apply_action(act(env.observation, restart))
         ctrl = env.sim.ctrl.float()
         if "encoder" in env.memory:  # Env has moved the targets by the encoders' offsets
             ctrl = env.task.randomization.servo(ctrl, -env.memory["encoder"])
@@ -65,9 +66,11 @@ def stacked(rows: Sequence[Any]) -> Any:
 
 
 def percentiles(readings: dict[str, Array]) -> Ranges:
-    """The percentiles 0, 0.5, 99.5 and 100 of each column of each input (…, width)."""
+    """The percentiles 0, 0.5, 99.5 and 100 of each column of each input (T, B, width)."""
     ranges = {}
     for name, x in readings.items():
+        if x.ndim > 3:  # a picture
+            continue
         finite = x[np.isfinite(x).all(-1)]  # the others are of a world that failed
         ends = np.percentile(finite if len(finite) else np.zeros((1, x.shape[-1])), ENDS, axis=0)
         ranges[name] = tuple(ends.tolist())

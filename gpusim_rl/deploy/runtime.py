@@ -15,6 +15,7 @@ joint angles [rad] for PD controllers with the gains in `policy.outputs`.
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ SHORTEST_PERIOD_S = 1e-4  # control period [s]
 LANES = 4  # Why: docs/decisions/controller.md
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 TYPES = ("float32", "float64", "int32", "int64", "bool")
+VIEWS = (*TYPES, "float16", "uint8")
 # what a wrong description raises: JSON has numbers beyond float
 MISTAKES = LookupError, TypeError, ValueError, AttributeError, OverflowError, MemoryError
 Array = np.ndarray
@@ -54,6 +56,7 @@ class Policy:
         mjcf: the text of the model.
         dt: control period [s].
         needs: the names of the readings that `act` needs, and their widths.
+        views: of further inputs, such as pictures, that `act` needs: name → shape and type.
         reads: reading of joints → the names of its joints, in order.
         command: what `description` says of the command; None if the policy follows none.
         outputs: what `description` says of the targets: gains, limits, safe pose.
@@ -96,8 +99,13 @@ class Policy:
             raise ValueError(f"dt {self.dt}")
         readings = {name: x for name, x in inputs.items() if x["kind"] == "reading"}
         self.needs = {name: int(x["shape"][0]) for name, x in readings.items()}
-        if sum(self.needs.values()) > MAX_NUMBERS:
-            raise ValueError(f"readings of {sum(self.needs.values())} numbers")
+        views = {name: x for name, x in inputs.items() if x["kind"] == "view"}
+        self.views = {k: (tuple(map(int, x["shape"])), str(x["type"])) for k, x in views.items()}
+        if unknown := [x for _, x in self.views.values() if x not in VIEWS]:
+            raise ValueError(f"a view of type {unknown[0]}")
+        sizes = [*self.needs.values(), *(math.prod(shape) for shape, _ in self.views.values())]
+        if sum(sizes) > MAX_NUMBERS:
+            raise ValueError(f"readings of {sum(sizes)} numbers")
         self.reads = {name: list(x["joints"]) for name, x in readings.items() if "joints" in x}
         (self.command,) = [x for x in inputs.values() if x["kind"] == "command"] or [None]
         if self.command:
@@ -123,7 +131,8 @@ class Policy:
     def _try(self) -> None:
         """Run once; ValueError unless the network is what its description says."""
         self.reset()  # with ones: a task may normalize a direction, which it cannot do with zeros
-        readings = {name: np.ones(width) for name, width in self.needs.items()}
+        readings: Readings = {name: np.ones(width) for name, width in self.needs.items()}
+        readings |= {name: np.ones(shape) for name, (shape, _) in self.views.items()}
         self.act(readings, np.zeros(len(self.command["names"])) if self.command else None)
         if self.fault.any():
             raise ValueError("its results for readings of 1 are not finite")
@@ -153,7 +162,8 @@ class Policy:
 
         Args:
             readings: by name, see `needs`, each (width,) or (B, width). Those of joints may also
-                map a joint's name to a number or (B,).
+                map a joint's name to a number or (B,). Views are among them, each of its shape or
+                (B, …).
             command: where the task has one, its numbers; or (B, …), one for each robot.
 
         Returns:
@@ -164,6 +174,7 @@ class Policy:
                 file. The memory then stays as it was.
         """
         feed = {name: self.reading(name, readings) for name in self.needs}
+        feed |= {name: self.view(name, readings) for name in self.views}
         if self.command:
             feed["command"] = self.command_rows(command)
         targets, fault, self.memory = self.run(feed, self._begins, self.memory)
@@ -220,6 +231,17 @@ class Policy:
                 raise ValueError(f"{name} has no joint {lacks}: this policy needs {needed}")
             value = np.stack([as_float32(value[joint]) for joint in names], -1)
         return self._checked(name, value, self.needs[name])
+
+    def view(self, name: str, readings: Readings) -> Array:
+        """(B, …) one view, in its type; ValueError if it is missing, or of another shape."""
+        if name not in readings:
+            raise ValueError(f"view {name!r} is missing: this policy needs {', '.join(self.views)}")
+        shape, kind = self.views[name]
+        x = np.asarray(readings[name], kind)
+        needed = shape if self._single else (self._worlds, *shape)
+        if x.shape != needed:
+            raise ValueError(f"view {name!r} has shape {x.shape}, this policy needs {needed}")
+        return x.reshape(self._worlds, *shape)
 
     def command_rows(self, command: ArrayLike | None) -> Array:
         """(B, n) the command: one for all robots, or one for each."""

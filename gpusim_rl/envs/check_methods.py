@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.core.errors import reason
+from gpusim_rl.core.record import ENDS
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs import state as state_module
 from gpusim_rl.envs.state import State
@@ -20,9 +21,11 @@ from gpusim_rl.envs.task import Task
 PACKAGE = str(Path(__file__).parents[1])
 # Methods of a state; a wrong number of the configuration is an error of none of them.
 METHODS = (
-    *("start", "next_start", "update", "control", "observe", "privileged", "reward", "bonus"),
-    *("terminated", "measure", "score", "followed"),
+    *("start", "next_start", "update", "control", "observe", "privileged", "views"),
+    *("reward", "bonus", "terminated", "measure", "score", "followed"),
 )
+# columns of a record, which a view must not be called
+TAKEN = ("actor", "obs", "critic", "action", "logp", "target", "end", "reward", "end_obs", *ENDS)
 COLUMN = "a row for each world; x[:, None] makes a column of one number"
 NUMBER = "one number for each world"
 
@@ -86,6 +89,16 @@ def check_outputs(task: Task, s: State, rng: Rng) -> None:
         check_named(f"{kind}.{method}", terms)
         for name, x in terms.items():
             check_term(f"{kind}.{method}: the term {name!r}", x, (n, "k"), COLUMN, task.agents)
+    check_named(f"{kind}.views", views := task.views(s))
+    rows = (n, *task.action_shape[:-1])
+    for name, x in views.items():
+        where = f"{kind}.views: {name!r}"
+        if name in TAKEN or name in task.measured:
+            raise ValueError(f"{where} is the name of a column or reading: choose another")
+        if not isinstance(x, Tensor) or x.ndim == len(rows) or x.shape[: len(rows)] != rows:
+            shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            expected = f"({', '.join(map(str, rows))}, …)"
+            raise ValueError(f"{where} has shape {shape}, expected {n} rows: {expected}")
     for method in ("reward", "bonus", "measure"):
         values = getattr(task, method)(s)
         what, agents = ("the measure", 1) if method == "measure" else ("the term", task.agents)

@@ -20,9 +20,9 @@ from gpusim_rl.core.states import (
     shared,
     store,
 )
-from gpusim_rl.envs.agents import of_each, of_world, unfolded
+from gpusim_rl.envs.agents import folded, of_each, of_world, unfolded
 from gpusim_rl.envs.check_methods import check_outputs, check_start
-from gpusim_rl.envs.observation import Observation, Observer
+from gpusim_rl.envs.observation import Observer
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.statistics import Statistics
@@ -226,7 +226,7 @@ class Env:
         self.apply_action(action)
         self.step_physics()
         end = self.finish_step(on_step)
-        return Step(Observation(*(view.clone() for view in self.observation)), *end[:-1])
+        return Step({name: view.clone() for name, view in self.observation.items()}, *end[:-1])
 
     def begin_step(self) -> None:
         """Count the step, and draw its random numbers. In place."""
@@ -311,6 +311,7 @@ class Env:
         if is_empty_on_host(restarted):
             seen = self.observer.observe(end.state, end.rows, self.rng, restarted, critic=ended.end)
             store(live, changed | seen)
+            self.write_views()
         else:
             store(live, changed)
             self.restart_worlds(restarted, end.state)
@@ -397,6 +398,14 @@ class Env:
         """
         live = self.rows()
         store(live, self.observer.observe(self.state_of(live), live, self.rng, began))
+        self.write_views()
+
+    def write_views(self) -> None:
+        """Write the further views of the task, of the state at this moment, in torch."""
+        if further := self.observer.further:
+            views = self.scheduled_task.views(self.state_of(self.world_rows()))
+            for name, place in further.items():
+                place.copy_(folded(views[name], self.agents))
 
     def report(self) -> tuple[list[str], Tensor]:
         """Names and values (n,) of the sums since the last report, and of the measures now."""
@@ -435,8 +444,8 @@ class Env:
     @property
     def views(self) -> Columns:
         """The shapes and types of the views of a row, by name."""
-        views = self.observation._asdict()
-        return {name: Column(tuple(x.shape[1:]), x.dtype) for name, x in views.items()}
+        views = self.observation.items()
+        return {name: Column(tuple(x.shape[1:]), x.dtype) for name, x in views}
 
 
 def task_memory(task: Task, start: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -20,8 +20,9 @@ from gpusim_rl.fuse.kernel import Eager, Place, fuse
 class PolicyParts(Protocol):
     """A policy's `sample` in three parts; the first and the last are pure, world by world.
 
-    `prepare` takes the views (B, …) of both networks, and `compute` gives a tensor (B, n) and a
-    memory. `choose` makes of them what is stored of an action, and the memory of the next step.
+    `prepare` takes the views of rows, `actor` and `critic`. `compute` takes what it made of them
+    and the other views by their names; it gives a tensor (B, n) and a memory. `choose` makes of
+    them what is stored of an action, and the memory of the next step.
     """
 
     def prepare(self, views: Any) -> Rows: ...
@@ -82,8 +83,8 @@ class FusedStep:
         show: bool = False,
     ):
         self.env, self.policy, self.record, self.t = env, policy, record, t
-        self.memory, self.inputs = memory, policy.prepare(list(env.observation))
-        head, memory = policy.compute(self.inputs, memory, env.rng_of_agents)
+        self.memory, self.inputs = memory, policy.prepare(env.observation)
+        head, memory = policy.compute(self.inputs | env.observer.further, memory, env.rng_of_agents)
         # rows that one kernel writes for another, and those of the agents
         self.head = head.clone()
         self.scratch = named("policy", self._of_worlds(self.inputs))
@@ -118,7 +119,7 @@ class FusedStep:
         interrupted, that their bits agree.
         """
         self.env.update_observations()
-        for key, value in self.policy.prepare(list(self.env.observation)).items():
+        for key, value in self.policy.prepare(self.env.observation).items():
             self.inputs[key].copy_(value)
 
     def _fuse(self, name: str, function: Callable[[Rows], Rows]) -> Eager:
@@ -185,15 +186,17 @@ class FusedStep:
         """The observations after the restarts, prepared for the networks."""
         env, rng = self.env, self.env.rng.of_rows(rows)
         changed = env.observer.observe(env.state_of(rows), rows, rng, rows["step/restarted"])
-        views = {name: changed[name] for name in ("view/actor", "view/critic")}
-        prepared = self._by_agent(lambda x: self.policy.prepare(list(x.values())), views)
+        views = {name: changed[f"view/{name}"] for name in env.observer.rows_seen}
+        prepared = self._by_agent(self.policy.prepare, views)
         return changed | named("policy", prepared)
 
     # -- a step ------------------------------------------------------------------------------------
 
     def compute(self) -> Rows:
         """The network, whose result goes to `step/head`; the memory after it. In place."""
-        head, memory = self.policy.compute(self.inputs, self.memory, self.env.rng_of_agents)
+        env, further = self.env, self.env.observer.further
+        head, memory = self.policy.compute(self.inputs | further, self.memory, env.rng_of_agents)
+        self.record.put(self.t, further)
         self.head.copy_(head)
         return memory
 
@@ -213,6 +216,7 @@ class FusedStep:
         if not is_empty_on_host(self.restarted):
             env.reset(self.restarted, scratch["start/qpos"], scratch["start/qvel"])
         self.kernels["views"]()
+        env.write_views()
         return folded(of_each(self.restarted, env.agents), env.agents)
 
 

@@ -4,26 +4,23 @@ The actor's terms are computed of what the robot measures, the critic's of the t
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Rows
-from gpusim_rl.envs.agents import of_each, unfolded
+from gpusim_rl.envs.agents import folded, of_each, unfolded
 from gpusim_rl.envs.declarations import check_shown_by
 from gpusim_rl.envs.history import History
 from gpusim_rl.envs.measurement import Measurement
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.task import Task
 
-
-class Observation(NamedTuple):
-    """Observations of the networks at one moment, in rows: B of them are B / A worlds."""
-
-    actor: Tensor  # (B, no)  the actor: terms of what a robot measures, with their history
-    critic: Tensor  # (B, nc)  the critic: the true terms, and what only the simulator knows
+# What is observed at one moment, in rows: B of them are B / A worlds. Name of a view → (B, …).
+# `actor` (B, no) are terms of what a robot measures, with their history; `critic` (B, nc) the true
+# terms, and what only the simulator knows; the others are those of `Task.views`.
+Observation = dict[str, Tensor]
 
 
 class Observer:
@@ -37,7 +34,7 @@ class Observer:
         term_widths: observation term → its width.
         view_terms: view → its terms in their order → how many of its columns each has.
         history: what the actor observes of earlier steps; None if it observes one step alone.
-        observation: the live tensors of the last observations.
+        observation: the live tensors of the last observations; further: those of `Task.views`.
     """
 
     def __init__(self, task: Task, state: State, noise: dict[str, float]):
@@ -53,8 +50,11 @@ class Observer:
         shape = n, *task.action_shape[:-1]
         self.history = History(self.term_widths, task.history, shape, device) if multiple else None
         no = self.history.width if self.history else sum(self.term_widths.values())
-        widths, rows = (no, self.critic(state).shape[-1]), n * task.agents
-        self.observation = Observation(*(torch.zeros(rows, x, device=device) for x in widths))
+        widths, rows = dict(actor=no, critic=self.critic(state).shape[-1]), n * task.agents
+        views = {name: folded(x, self.agents) for name, x in task.views(state).items()}
+        self.further = {name: torch.zeros_like(x) for name, x in views.items()}
+        self.rows_seen = {name: torch.zeros(rows, x, device=device) for name, x in widths.items()}
+        self.observation: Observation = self.rows_seen | self.further
 
     def _check_terms(self) -> None:
         """ValueError if a key names no term or body, or every term is hidden."""
@@ -113,7 +113,7 @@ class Observer:
 
     def rows(self) -> Rows:
         """The live rows that `observe` changes."""
-        views = self.observation._asdict().items()
+        views = self.rows_seen.items()
         views = {f"view/{name}": unfolded(x, self.agents) for name, x in views}
         history = self.history.state() if self.history else {}
         return self.measurement.rows() | history | views

@@ -335,6 +335,13 @@ class Task:
         """Named terms (B, …) that the robot measures; the actor sees them in this order."""
         raise NotImplementedError  # contract
 
+    def views(self, s: State) -> dict[str, Tensor]:
+        """Further views (B, …) of any type, such as a picture, for encoders of the actor.
+
+        They are computed in torch beside the kernels, and stored once, in their type.
+        """
+        return {}
+
     def privileged(self, s: State) -> dict[str, Tensor]:
         """Further terms for the critic, which only the simulator knows."""
         return {}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpusim_rl.core.record import Record
+from gpusim_rl.core.record import Record, view_columns
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.core.waiting import counted
@@ -48,7 +48,7 @@ def demonstrate(
     alive = torch.ones(n, dtype=torch.bool)
     lived, sound = torch.zeros(steps, n, dtype=torch.bool), alive.clone()
     for t in counted(steps, "recording", progress) if progress else range(steps):
-        views = {"obs": env.observation.actor.clone(), "critic": env.observation.critic.clone()}
+        views = {name: x.clone() for name, x in view_columns(env.observation).items()}
         action = act(env).clamp(-clip, clip)
         step = env.step(action)
         values = views | dict(action=action) | step._asdict()
@@ -81,4 +81,4 @@ def model_digest(m: mujoco.MjModel) -> str:
 def mean_action(policy: Policy, rows: int) -> Act:
     """Acts with a policy's mean action."""
     act = MeanAction(policy, rows)
-    return lambda env: act(env.observation.actor)
+    return lambda env: act(env.observation)

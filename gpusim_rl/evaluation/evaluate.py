@@ -16,7 +16,7 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.state import State
 from gpusim_rl.envs.step import Step, ended
 from gpusim_rl.envs.task import Scores, Task
-from gpusim_rl.networks.policy import Policy, restarted
+from gpusim_rl.networks.policy import Policy, Views, restarted
 from gpusim_rl.sim.actuated import make_actuated
 
 SEED = EVALUATION_SEEDS  # of the final evaluation
@@ -124,14 +124,14 @@ class MeanAction:
     def __init__(self, policy: Policy, rows: int):
         self.policy, self.memory = policy, policy.blank_memory(rows)
 
-    def __call__(self, obs: Tensor) -> Tensor:
-        """Observations (B, no) → actions (B, nu)."""
-        action, self.memory = self.policy.act(obs, self.memory)
+    def __call__(self, views: Views) -> Tensor:
+        """Views (B, …) → actions (B, nu)."""
+        action, self.memory = self.policy.act(views, self.memory)
         return action
 
     def step(self, env: Env, on_step: Callable[[State], None] | None = None) -> Step:
         """Step an Env by the action, and forget the episodes that ended. See `Env.step`."""
-        step = env.step(self(env.observation.actor), on_step)
+        step = env.step(self(env.observation), on_step)
         self.restart(ended(step))
         return step
 
@@ -159,13 +159,15 @@ class Measures:
 
 def observe(
     policy: Policy, task: Task, *, weights: dict[str, float], noise: dict[str, float]
-) -> Tensor:
-    """(2048, no) observations from 64 worlds under the mean action: to check an export on."""
-    rows: list[Tensor] = []
+) -> dict[str, Tensor]:
+    """View → (2048, …) from 64 worlds under the mean action: to check an export on."""
+    rows: list[dict[str, Tensor]] = []
     options: dict[str, Any] = dict(weights=weights, noise=noise, seed=STOP_SEED)
-    options["before_step"] = lambda env, t: rows.append(env.observation.actor.clone())
+    options["before_step"] = lambda env, t: rows.append(
+        {name: x.clone() for name, x in env.observation.items()}
+    )
     play(policy, task, episodes=64, steps=32, **options)
-    return torch.cat(rows)
+    return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
 
 def evaluation_env(

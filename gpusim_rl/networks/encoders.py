@@ -4,14 +4,16 @@
 # pyright: reportUnknownVariableType=false
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from gpusim_rl.core.ranges import WIDTH
+from gpusim_rl.core.record import Column, Columns
 from gpusim_rl.networks.attention import Attention
 from gpusim_rl.networks.settings import NetworkSettings
 
@@ -105,6 +107,39 @@ class MemoryMLP(nn.Module):
         return mlp_forward(self.head, y).unflatten(0, steps), after.unflatten(0, steps)
 
 
+class Convolutions(nn.Module):
+    """Pictures (…, channels, height, width) → features (…, size), by convolutions and ReLU.
+
+    The first has kernels of 5 × 5 and steps of 3 pixels, each further one 3 × 3 and 2: a CPU takes
+    these for little more than a layer on all pixels. Numbers should be about 1; those of a uint8
+    view are divided by 255. ValueError, which names the view, if it is no picture.
+    """
+
+    def __init__(self, name: str, view: Column, channels: Any, generator: torch.Generator):
+        super().__init__()
+        key = f"algo.encoders.{name}"
+        if len(view.shape) != 3:
+            wanted = "convolutions take (channels, height, width)"
+            raise ValueError(f"{key}: the view has the shape {view.shape}, and {wanted}")
+        WIDTH.check(key, channels)
+        if channels in ((), []) or isinstance(channels, int):
+            raise ValueError(f"{key}={channels!r}: expected a list of channels, such as [8, 16]")
+        self.view, self.scale = view, 1 / 255 if view.dtype == torch.uint8 else 1.0
+        layers: list[nn.Module] = []
+        for i, (a, b) in enumerate(pairwise((view.shape[0], *channels))):
+            size, step = (3, 2) if i else (5, 3)
+            layer = nn.Conv2d(a, b, size, step, padding=size // 2)
+            nn.init.orthogonal_(layer.weight, math.sqrt(2), generator=generator)
+            nn.init.zeros_(cast(Tensor, layer.bias))
+            layers += [layer, nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Flatten())
+        self.size = self(torch.zeros(1, *view.shape)).shape[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        pictures = x.reshape(-1, *self.view.shape).float() * self.scale
+        return self.layers(pictures).reshape(*x.shape[:-3], -1)
+
+
 @dataclass(frozen=True)
 class HiddenLayers:
     """The hidden layers that several networks have alike; ValueError if none can be so."""
@@ -137,6 +172,17 @@ class HiddenLayers:
         halves = [(i > 0) + (i < end) if paired else 0 for i in range(end + 1)]
         gains = zip([*[math.sqrt(2)] * end, last], halves, strict=True)
         return [gain * math.sqrt(0.5) ** n for gain, n in gains]
+
+
+def make_encoders(
+    encoders: Mapping[str, Any], views: Columns, generator: torch.Generator
+) -> nn.ModuleDict:
+    """The convolutions of some views, by their names; ValueError if the task lacks one."""
+    if unknown := sorted(encoders.keys() - views.keys()):
+        names = ", ".join(x for x in views if x not in ("actor", "critic")) or "none"
+        raise ValueError(f"algo.encoders: {unknown[0]!r} is no view of the task (views: {names})")
+    made = {x: Convolutions(x, views[x], encoders[x], generator) for x in encoders}
+    return nn.ModuleDict(made)
 
 
 def make_net(

@@ -4,7 +4,7 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -17,32 +17,56 @@ from gpusim_rl.core.states import Rows, beside, check_layout, layout
 from gpusim_rl.core.symmetry import MirrorModule, ViewMirrors, unmoved
 from gpusim_rl.networks.calibration import Calibration
 from gpusim_rl.networks.distributions import Distribution, Gaussian
-from gpusim_rl.networks.encoders import HiddenLayers, MemoryMLP, make_net, mlp_forward
+from gpusim_rl.networks.encoders import (
+    HiddenLayers,
+    MemoryMLP,
+    make_encoders,
+    make_net,
+    mlp_forward,
+)
 from gpusim_rl.networks.normalizer import Normalizer
 from gpusim_rl.networks.settings import NetworkSettings
 from gpusim_rl.networks.symmetric import EvenOddSplit, SymmetricMLP
 
 Memory = dict[str, Tensor]  # what networks remember of B episodes, by their name → (B, …)
-Views = Sequence[Tensor]  # the observations of the actor (…, no) and of the critic (…, nc)
+# name of a view → (B, …): `actor` (B, no), `critic` (B, nc), and those that the task adds
+Views = Mapping[str, Tensor]
 
 
 class Actor(nn.Module):
-    """Observation (B, no) → mean action (B, nu), perhaps both with memory: what is exported."""
+    """Observation (B, no) → mean action (B, nu), perhaps both with memory: what is exported.
+
+    With `encoders` the net is given what they make of further views, too.
+    """
 
     net: Any  # normalized observation → mean action
     calibration: Calibration | None  # of the command; training neither reads nor changes it
 
-    def __init__(self, normalizer: Normalizer, net: nn.Module):
+    def __init__(
+        self, normalizer: Normalizer, net: nn.Module, encoders: nn.ModuleDict | None = None
+    ):
         super().__init__()
-        self.normalizer, self.net = normalizer, net
+        self.normalizer, self.net, self.encoders = normalizer, net, encoders or nn.ModuleDict()
         self.calibration = None
+
+    @property
+    def views(self) -> Columns:
+        """The further views that it sees."""
+        encoders: dict[str, Any] = dict(self.encoders.items())
+        return {name: encoder.view for name, encoder in encoders.items()}
+
+    def features(self, x: Tensor, view: Callable[[str], Tensor]) -> Tensor:
+        """What the net is given: x (…, no), normalized, and features of the views by name."""
+        encoded = [encoder(view(name)) for name, encoder in self.encoders.items()]
+        return torch.cat([x, *encoded], -1) if encoded else x
 
     def blank_memory(self, worlds: int) -> Memory:
         """The memory as an episode begins, name → (worlds, …): zeros; {} for most."""
         return blank_memory(worlds, actor=self.net)
 
-    def forward(self, obs: Tensor, memory: Memory | None = None) -> Any:
+    def forward(self, obs: Tensor, memory: Memory | None = None, views: Views | None = None) -> Any:
         x = self.normalizer(self.calibration(obs) if self.calibration else obs)
+        x = self.features(x, (views or {}).__getitem__)
         if not memory:
             return self.net(x)
         action, after = self.net(x, memory["actor"])
@@ -60,10 +84,19 @@ class Policy(Protocol):
     def blank_memory(self, worlds: int) -> Memory: ...
     # for B worlds `action` (B, nu) and the other columns of `stored`, and the next memory
     def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[Rows, Memory]: ...
-    # the exported action (B, nu) for (B, no) on any device, and the next memory
-    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]: ...
+    # the exported action (B, nu) for views on any device, and the next memory
+    def act(self, views: Views, memory: Memory) -> tuple[Tensor, Memory]: ...
     # takes the networks from a checkpoint, in place, or ValueError that names `where` it is
     def load(self, state: dict[str, Tensor], where: str) -> None: ...
+
+
+def act(actor: Actor, views: Views, memory: Memory, device: torch.device) -> tuple[Tensor, Memory]:
+    """The mean action (B, nu) of an actor on a device for views on any, and the next memory."""
+    obs = views["actor"]
+    further = {name: views[name].to(device) for name in actor.encoders}
+    out = actor(obs.to(device), memory, further)
+    action, after = out if memory else (out, memory)
+    return action.to(obs.device), after
 
 
 def blank_memory(worlds: int, **nets: nn.Module) -> Memory:
@@ -86,7 +119,8 @@ class SampleInParts(nn.Module):
 
     def sample(self, views: Views, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
         """As `Policy` has it: an action for each of B worlds, and the next memory."""
-        head, memory = self.compute(self.prepare(views), memory, rng)
+        further = {name: x for name, x in views.items() if name not in ("actor", "critic")}
+        head, memory = self.compute(self.prepare(views) | further, memory, rng)
         return self.choose(head, memory, rng)
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
@@ -129,19 +163,26 @@ class ActorCritic(SampleInParts):
             raise ValueError(f"algo.min_std={least} must lie between 0 and algo.std={std}")
         if cfg.memory != "none" and symmetry != "none":
             raise ValueError(f"algo.memory={cfg.memory} needs algo.symmetry=none, not {symmetry}")
+        if cfg.encoders and symmetry != "none":
+            raise ValueError(f"algo.encoders needs algo.symmetry=none, not {symmetry}")
         (no,), (nc,), nu = views["actor"].shape, views["critic"].shape, action_width
         self._set_mirrors(symmetry, mirrors, (no, nc, nu))
-        self.views, self.amp = view_columns(views), cfg.amp
         layers = HiddenLayers(cfg.hidden, cfg.activation, torch.Generator().manual_seed(seed))
         # gain 0.01: first mean actions are near zero, and std explores (arXiv:2006.05990)
+        encoders: Any = {}
         if symmetry == "net" and mirrors:
             parts = [EvenOddSplit(flip) for flip in (*mirrors, unmoved(1.0))]
             net = SymmetricMLP(parts[0], parts[2], layers, 0.01)
             critic = SymmetricMLP(parts[1], parts[3], layers, 1.0)
         else:
             parts = [None, None]
-            net, critic = make_net(cfg, no, nu, layers, 0.01), make_net(cfg, nc, 1, layers, 1.0)
-        self.actor = Actor(Normalizer(no, mirror=self.obs_mirror, parts=parts[0]), net)
+            encoders = make_encoders(cfg.encoders, views, layers.generator)
+            width = no + sum(encoder.size for encoder in encoders.values())
+            net, critic = make_net(cfg, width, nu, layers, 0.01), make_net(cfg, nc, 1, layers, 1.0)
+        normalizer = Normalizer(no, mirror=self.obs_mirror, parts=parts[0])
+        self.actor, self.amp = Actor(normalizer, net, encoders), cfg.amp
+        seen = {name: x for name, x in views.items() if name in ("actor", "critic", *encoders)}
+        self.views = view_columns(seen)
         self.register_buffer("min_std", torch.tensor(least))  # goes with the weights
         self.log_std = nn.Parameter(torch.full((nu,), math.log(std - least)))
         self.critic_normalizer = Normalizer(nc, mirror=self.critic_mirror, parts=parts[1])
@@ -185,14 +226,15 @@ class ActorCritic(SampleInParts):
     def prepare(self, views: Views) -> dict[str, Tensor]:
         """What the networks take of the views, world by world: normalized observations."""
         remembers = isinstance(self.critic, MemoryMLP)
-        critic = {"critic": self.critic_normalizer(views[1])} if remembers else {}
-        return {"obs": self.actor.normalizer(views[0])} | critic
+        critic = {"critic": self.critic_normalizer(views["critic"])} if remembers else {}
+        return {"obs": self.actor.normalizer(views["actor"])} | critic
 
     def compute(self, inputs: dict[str, Tensor], memory: Memory, rng: Rng) -> tuple[Tensor, Memory]:
         """The networks: prepared views → mean actions (B, nu), and the next memory."""
+        x = self.actor.features(inputs["obs"], inputs.__getitem__)
         if not memory:
-            return self.mean(inputs["obs"]), memory
-        mean, actor = self._run(self.actor.net, inputs["obs"], memory["actor"])
+            return self.mean(x), memory
+        mean, actor = self._run(self.actor.net, x, memory["actor"])
         _, critic = self._run(self.critic.encoder.step, inputs["critic"], memory["critic"])
         return mean, memory | dict(actor=actor, critic=critic)
 
@@ -209,18 +251,17 @@ class ActorCritic(SampleInParts):
         return dict(action=action, logp=acted.log_prob(action)) | columns
 
     @torch.no_grad()
-    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+    def act(self, views: Views, memory: Memory) -> tuple[Tensor, Memory]:
         """As `Policy` has it: the mean action, always in float32."""
-        out = self.actor(obs.to(self.log_std.device), memory)
-        action, after = out if memory else (out, {})
-        return action.to(obs.device), memory | after
+        action, after = act(self.actor, views, memory, self.log_std.device)
+        return action, memory | after
 
     def distribution(self, mean: Tensor) -> Distribution:
         """The distribution of actions around mean actions (…, nu)."""
         return self.family(mean, self.std)
 
     def mean(self, obs: Tensor) -> Tensor:
-        """Mean action (…, nu) for a normalized observation (…, no)."""
+        """Mean action (…, nu) for the `features` of the actor."""
         return self._run(self.actor.net, obs)
 
     def value(self, critic_obs: Tensor) -> Tensor:
@@ -232,9 +273,10 @@ class ActorCritic(SampleInParts):
 
         With memory, they are T steps of B worlds in their order, and it is that before the first.
         """
+        seen = self.actor.features(batch.obs, batch.column)
         if not memory:
-            return self.mean(batch.obs), self.value(batch.critic)
-        views, worlds = (batch.obs, batch.critic, batch.begins), len(memory["actor"])
+            return self.mean(seen), self.value(batch.critic)
+        views, worlds = (seen, batch.critic, batch.begins), len(memory["actor"])
         obs, critic, begins = (x.unflatten(0, (-1, worlds)) for x in views)
         mean, _ = self._run(self.actor.net.unroll, obs, memory["actor"], begins)
         value, _ = self._run(self.critic.unroll, critic, memory["critic"], begins)
@@ -254,12 +296,12 @@ class ActorCritic(SampleInParts):
         return value.squeeze(-1), [after]
 
     def distributions(
-        self, obs: Tensor, memory: Memory, begins: Tensor | None = None
+        self, seen: Tensor, memory: Memory, begins: Tensor | None = None
     ) -> Distribution:
-        """Those of actions (T, B, nu) at normalized observations (T, B, no), as `values` has it."""
+        """Those of actions (T, B, nu) at `features` (T, B, n) of the actor, as `values` has it."""
         if begins is None:
-            return self.distribution(self.mean(obs))
-        return self.distribution(self._run(self.actor.net.unroll, obs, memory["actor"], begins)[0])
+            return self.distribution(self.mean(seen))
+        return self.distribution(self._run(self.actor.net.unroll, seen, memory["actor"], begins)[0])
 
     def evaluate(self, critic_obs: Tensor, *memory: Tensor) -> Tensor:
         """V (…) of raw observations (…, nc), with the critic's memory (…) if it has one."""
@@ -272,7 +314,9 @@ class ActorCritic(SampleInParts):
         """The normalized observations of actor (…, no) and critic (…, nc)."""
         return self.actor.normalizer(obs), self.critic_normalizer(critic_obs)
 
-    def update_normalizers(self, views: Views, valid: Tensor, group: ProcessGroup = SINGLE) -> None:
+    def update_normalizers(
+        self, views: Sequence[Tensor], valid: Tensor, group: ProcessGroup = SINGLE
+    ) -> None:
         """Add the observations (n, ·) of both networks where valid (n,) is true. In place."""
         self.actor.normalizer.update(views[0], valid, group)
         self.critic_normalizer.update(views[1], valid, group)

@@ -1,6 +1,7 @@
 """The numbers of the networks of an `ActorCritic`, which several learners have."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gpusim_rl.core.ranges import FRAMES, POSITIVE, WIDTH
 from gpusim_rl.core.sections import number, word
@@ -18,3 +19,5 @@ class NetworkSettings:
     std: float = number(POSITIVE)
     min_std: float = number(POSITIVE)
     amp: str | None  # the weights stay float32
+    # view of the task → channels of the actor's convolutions on it
+    encoders: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])

@@ -2,6 +2,8 @@
 
 import copy
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +13,10 @@ from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.record import Columns, vector
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip, MirrorModule, ViewMirrors, concatenated, unmoved
-from gpusim_rl.networks.encoders import HiddenLayers
+from gpusim_rl.networks.encoders import HiddenLayers, make_encoders
 from gpusim_rl.networks.ensembles import Ensemble, SymmetricEnsemble
 from gpusim_rl.networks.normalizer import Normalizer
-from gpusim_rl.networks.policy import Actor, Memory, SampleInParts, Views
+from gpusim_rl.networks.policy import Actor, Memory, SampleInParts, Views, act
 from gpusim_rl.networks.symmetric import EvenOddSplit
 
 CRITICS = 2  # the smaller value of two is less of an overestimate (arXiv:1802.09477)
@@ -47,6 +49,7 @@ class SoftActorCritic(SampleInParts):
         views: shapes of the views, `actor` (no,) and `critic` (nc,); action_width: nu.
         bound: the largest action.
         mirrors: with which all networks commute; None for networks that know no mirror.
+        encoders: as `NetworkSettings` has them, without mirrors.
 
     Attributes:
         critic: (n, nc + nu) → (copies, n, 1), of the task's returns in units of their scale;
@@ -62,12 +65,14 @@ class SoftActorCritic(SampleInParts):
         activation: str,
         bound: float,
         mirrors: ViewMirrors | None,
+        encoders: Mapping[str, Any] | None = None,
         seed: int,
     ):
         super().__init__()
         (no,), (nc,), nu = views["actor"].shape, views["critic"].shape, action_width
         self.nu, self.bound = nu, bound
         layers = HiddenLayers(hidden, activation, torch.Generator().manual_seed(seed))
+        seen: Any = make_encoders(encoders or {}, views, layers.generator)
         if mirrors:
             magnitudes = Flip(mirrors.action.order, tuple(map(abs, mirrors.action.signs)))
             heads = concatenated([mirrors.action, magnitudes])
@@ -77,10 +82,11 @@ class SoftActorCritic(SampleInParts):
             self.critic = SymmetricEnsemble(CRITICS, self.split, value, layers, LAST_GAIN)
         else:
             split, self.split = None, nn.Identity()
-            net = Ensemble(1, no, 2 * nu, layers, LAST_GAIN)
+            width = no + sum(encoder.size for encoder in seen.values())
+            net = Ensemble(1, width, 2 * nu, layers, LAST_GAIN)
             self.critic = Ensemble(CRITICS, nc + nu, 1, layers, LAST_GAIN)
         obs, critic = [MirrorModule(x) for x in mirrors[:2]] if mirrors else (None, None)
-        self.actor = Actor(Normalizer(no, mirror=obs, parts=split), Squashed(net, bound))
+        self.actor = Actor(Normalizer(no, mirror=obs, parts=split), Squashed(net, bound), seen)
         self.critic_normalizer = Normalizer(nc, mirror=critic)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
 
@@ -95,11 +101,12 @@ class SoftActorCritic(SampleInParts):
 
     def prepare(self, views: Views) -> dict[str, Tensor]:
         """What the network takes of the views, world by world: the normalized observation."""
-        return {"obs": self.actor.normalizer(views[0])}
+        return {"obs": self.actor.normalizer(views["actor"])}
 
     def compute(self, inputs: dict[str, Tensor], memory: Memory, rng: Rng) -> tuple[Tensor, Memory]:
         """The network: prepared views → means and deviations (B, 2 nu); and the memory."""
-        return torch.cat(self.actor.net.heads(inputs["obs"]), -1), memory
+        x = self.actor.features(inputs["obs"], inputs.__getitem__)
+        return torch.cat(self.actor.net.heads(x), -1), memory
 
     def choose(self, head: Tensor, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
         """What is stored of an action, world by world, from `compute`'s (B, 2 nu); the memory."""
@@ -108,13 +115,12 @@ class SoftActorCritic(SampleInParts):
         return {"action": self.bound * torch.tanh(mean + log_std.exp() * noise)}, memory
 
     @torch.no_grad()
-    def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+    def act(self, views: Views, memory: Memory) -> tuple[Tensor, Memory]:
         """As `Policy` has it: the mean action."""
-        device = self.critic_normalizer.mean.device
-        return self.actor(obs.to(device)).to(obs.device), memory
+        return act(self.actor, views, memory, self.critic_normalizer.mean.device)
 
     def draw(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions / bound (n, nu) for normalized observations and noise, with log π (n,)."""
+        """Actions / bound (n, nu) for `features` of the actor and noise, with log π (n,)."""
         mean, log_std = self.actor.net.heads(x)
         free = mean + log_std.exp() * noise
         return torch.tanh(free), squashed_log_prob(free, noise, log_std)
@@ -123,7 +129,9 @@ class SoftActorCritic(SampleInParts):
         """Q (copies, n) by critic or target, of normalized observations and actions / bound."""
         return net(self.split(torch.cat([critic_obs, action], 1))).squeeze(-1)
 
-    def update_normalizers(self, views: Views, valid: Tensor, group: ProcessGroup = SINGLE) -> None:
+    def update_normalizers(
+        self, views: Sequence[Tensor], valid: Tensor, group: ProcessGroup = SINGLE
+    ) -> None:
         """Add the observations (n, ·) of both networks where valid (n,) is true. In place."""
         self.actor.normalizer.update(views[0], valid, group)
         self.critic_normalizer.update(views[1], valid, group)

@@ -13,7 +13,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from gpusim_rl.core.files import write_whole
-from gpusim_rl.core.record import FLAG, NUMBER, Columns, Record, vector, view_columns
+from gpusim_rl.core.record import FLAG, NUMBER, Column, Columns, Record, vector, view_columns
 from gpusim_rl.runs.checkpoints import read_tensors
 
 FORMAT = "1"
@@ -22,12 +22,15 @@ FORMAT = "1"
 def demonstration_columns(views: Columns, action_width: int) -> Columns:
     """The columns of a recorded step.
 
-    - `obs` (no,), `critic` (nc,): what actor and critic observe before the action;
+    - `obs` (no,), `critic` (nc,): what actor and critic observe before the action; and the further
+      views of the task;
     - `action` (nu,): as the Env takes it, so within ± `task.clip`;
     - `end` (nc,): the critic's observation at the end of the step, before any restart;
     - `reward`, `terminated`, `truncated`: the last two end an episode.
     """
-    columns = view_columns(views) | dict(action=vector(action_width), end=views["critic"])
+    columns = view_columns(dict(sorted(views.items()))) | dict(
+        action=vector(action_width), end=views["critic"]
+    )
     return columns | dict(reward=NUMBER, terminated=FLAG, truncated=FLAG)
 
 
@@ -130,7 +133,10 @@ def packed_record(tensors: dict[str, Tensor], path: Path) -> Record:
     """
     names = ("obs", "critic", "action")
     no, nc, nu = (tensors[name].shape[-1] if name in tensors else 0 for name in names)
-    columns = demonstration_columns(dict(actor=vector(no), critic=vector(nc)), nu)
+    views = dict(actor=vector(no), critic=vector(nc))
+    further = sorted(tensors.keys() - demonstration_columns(views, nu).keys())
+    views |= {name: Column(tuple(tensors[name].shape[1:]), tensors[name].dtype) for name in further}
+    columns = demonstration_columns(views, nu)
     size = len(tensors["obs"]) if "obs" in tensors else 0
     for name, column in columns.items():
         x = tensors.get(name)

@@ -141,7 +141,7 @@ def test_a_seed_is_that_of_train():
     seen = play(make(), seed=6)
     assert same(play(make(num_envs=9), seed=6), seen)
     env = make_env(num_envs=4, seed=6, stagger=False)
-    assert same([view.numpy() for view in env.observation], seen[:2])
+    assert same([view.numpy() for view in env.observation.values()], seen[:2])
 
 
 # -- ends of episodes ------------------------------------------------------------------------------

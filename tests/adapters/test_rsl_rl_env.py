@@ -32,8 +32,8 @@ def test_a_step_is_the_envs():
     action = torch.full((4, 12), 0.1)
     step = env.step(action)
     obs, reward, done, extras = worlds.step(action)
-    assert torch.equal(obs["policy"], step.observation.actor)
-    assert torch.equal(obs["critic"], step.observation.critic)
+    assert torch.equal(obs["policy"], step.observation["actor"])
+    assert torch.equal(obs["critic"], step.observation["critic"])
     assert torch.equal(reward, step.reward) and done.tolist() == [1, 0, 1, 1]
     assert extras["time_outs"].tolist() == [0, 0, 1, 1] and extras["log"]["/fault"].item() == 0.25
     # The first observation is not written again.

@@ -47,7 +47,7 @@ def test_who_acts(fuse):
     teacher, clip, _ = policy.guide
     obeyed = []
     for t in range(4):
-        obs, critic = (x.clone() for x in env.observation)
+        obs, critic = (x.clone() for x in env.observation.values())
         with torch.no_grad():
             student = policy.actor(obs).clamp(-clip, clip).numpy()
             target = teacher(critic[:, :5]).numpy()

@@ -89,9 +89,9 @@ def test_the_actors_view_of_the_end():
         env.apply_action(torch.zeros(8, 1))
         env.step_physics()
         end = env.finish_step()
-        assert end.end_obs is not None and end.end_obs.shape == env.observation.actor.shape
+        assert end.end_obs is not None and end.end_obs.shape == env.observation["actor"].shape
         stays = ~(end.terminated | end.truncated)
-        noise = (end.end_obs - env.observation.actor)[stays].abs()
+        noise = (end.end_obs - env.observation["actor"])[stays].abs()
         assert noise.max() < 0.2 if stays.any() else True
     assert not hasattr(make_env("cartpole", 2).step(torch.zeros(2, 1)), "end_obs")
 

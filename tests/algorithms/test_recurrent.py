@@ -3,15 +3,18 @@
 import pytest
 import torch
 
+from gpusim_rl.algorithms.collector import Collector, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.loss import STATS, loss
 from gpusim_rl.algorithms.ppo.samples import first_steps
+from gpusim_rl.core.graphs import PartTimer
+from gpusim_rl.core.record import Record
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.seeds import EVALUATION_SEEDS
 from gpusim_rl.evaluation.evaluate import evaluate
 from gpusim_rl.networks.policy import restarted
 from tests.guard import reads_nothing
-from tests.worlds import goes_on, make_env, make_ppo, make_settings, numbers
+from tests.worlds import goes_on, make_env, make_policy, make_ppo, make_settings, numbers, widths
 
 MEMORIES = pytest.mark.parametrize("memory", ["gru", "attention"])
 
@@ -167,3 +170,19 @@ def test_what_does_not_divide():
     with pytest.raises(ValueError, match="num_minibatches=3 does not divide num_envs=8"):
         remembering(8, num_minibatches=3)
     assert make_settings().num_minibatches == 4
+
+
+@pytest.mark.parametrize("fuse", ["on", "off"])
+def test_memory_is_a_column_on_request(fuse):
+    """`memory/…` holds what a policy remembers before each step, if the columns ask for it."""
+    env = make_env("cartpole", 4, episode=0.3)
+    policy = make_policy(*widths(env), memory="gru", memory_size=5)
+    columns = step_columns(env, policy)
+    record = Record.zeros(columns, 3, 4, device=env.device)
+    timer = PartTimer(env.device)
+    source = Collector(env, policy, record, graph="off", fuse=fuse, timer=timer)
+    source.collect(2)
+    before = {name: x.clone() for name, x in source.memory.items()}
+    source.collect(1)
+    for name, x in before.items():
+        assert (x != 0).any() and torch.equal(record.column(f"memory/{name}")[2], x)

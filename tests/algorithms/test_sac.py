@@ -8,7 +8,7 @@ import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from gpusim_rl.algorithms.sac.spec import SPEC
-from gpusim_rl.core.record import Record
+from gpusim_rl.core.record import Record, vector
 from gpusim_rl.core.symmetry import MirrorModule, unmoved
 from gpusim_rl.networks.encoders import HiddenLayers
 from gpusim_rl.networks.ensembles import Ensemble, SymmetricEnsemble
@@ -37,7 +37,7 @@ def small_layers(*widths: int) -> HiddenLayers:
 def test_log_probability_is_that_of_torch():
     """log π of a squashed Gaussian, and its action, are those of torch.distributions."""
     how: dict[str, Any] = dict(hidden=(8, 8), activation="silu", bound=2.0, seed=1)
-    policy = SoftActorCritic((6, 7, 3), mirrors=None, **how)
+    policy = SoftActorCritic(dict(actor=vector(6), critic=vector(7)), 3, mirrors=None, **how)
     generator = torch.Generator().manual_seed(0)
     x, noise = (torch.randn(50, n, generator=generator) for n in (6, 3))
     with torch.no_grad():
@@ -114,11 +114,11 @@ def test_one_update_is_the_formula():
         huber = torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5) * paid.valid
         loss = huber.mean(1).sum()
     before = learner.sums.clone()
-    obs, critic, drawn = learner.learn_values(ring)
+    first, critic, drawn = learner.learn_values(ring)
     torch.testing.assert_close(learner.sums[1] - before[1], loss, rtol=1e-4, atol=1e-6)
     assert torch.equal(drawn, noise)
-    _, log_prob = policy.draw(obs, drawn)
-    learner.learn_policy(obs, critic, drawn)
+    _, log_prob = policy.draw(learner.features(first), drawn)
+    learner.learn_policy(first, critic, drawn)
     gradient = learner.actor.gradients[learner.log_alpha]
     target = learner.entropy_of_width + math.log(learner.cfg.target_std)
     # the step clips the norm of each group, here far above 1

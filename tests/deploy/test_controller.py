@@ -15,6 +15,7 @@ from gpusim_rl.deploy.controller import MEMORY, NEXT, RESTART, Controller, check
 from gpusim_rl.deploy.describe import describe_targets
 from gpusim_rl.deploy.export import TOLERANCE
 from gpusim_rl.envs.mirror import Reflector
+from gpusim_rl.envs.observation import Observation
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import MeanAction, evaluation_env
 from gpusim_rl.robots.servos import safe_controls
@@ -271,7 +272,8 @@ def test_actuators_without_a_joint(monkeypatch, tmp_path):
     torch.testing.assert_close(env.readings["turned"], s.turned + s.encoder[:, 1:])
     actor, path = make_actor(env), tmp_path / "p.onnx"
     controller = Controller(task, actor)
-    check(export_env(envs[1], controller, path, lambda obs, _: actor(obs), "puller", STEPS))
+    act = lambda views, _: actor(views["actor"])  # noqa: E731
+    check(export_env(envs[1], controller, path, act, "puller", STEPS))
     out = describe_targets(task)
     assert out["joints"] == [None, None, None, "b"] and out["safe_pose"] == [None, None, None, 0.0]
     assert out["drives"] == ["site tip", "site tip", "tendon rope", "joint b"]
@@ -314,9 +316,9 @@ def test_policy_that_remembers(tmp_path, memory):
     mean = MeanAction(policy, env.num_envs)
     controller = Controller(env.task, policy.actor, policy.actor.blank_memory(1))
 
-    def act(obs: torch.Tensor, began: torch.Tensor) -> torch.Tensor:
+    def act(views: Observation, began: torch.Tensor) -> torch.Tensor:
         mean.restart(began)
-        return mean(obs)
+        return mean(views)
 
     exported = export_env(env, controller, tmp_path / "p.onnx", act, "cartpole", 200)
     memory = runtime.Policy(exported.path).description["memory"]

@@ -50,8 +50,8 @@ def test_their_words_and_ours(tmp_path, name):
     task, nu, seen, targets = env.task, env.task.mjm.nu, [], []
     env.set_memory("command", [0.5, 0.0, 0.0])
     for _ in range(40):
-        seen.append(env.observation.actor.clone())
-        env.apply_action(actor(env.observation.actor).detach())
+        seen.append(env.observation["actor"].clone())
+        env.apply_action(actor(env.observation["actor"]).detach())
         targets.append(env.sim.ctrl.float())
         env.step_physics()
         env.finish_step()

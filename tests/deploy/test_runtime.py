@@ -299,7 +299,7 @@ def test_walks_without_torch(walker, tmp_path):
     env = evaluation_env(task, B, **yaml, seed=SEED)
     fell = torch.zeros(B, dtype=torch.bool)
     for t in range(env.task.horizon - 1):
-        step = env.step(walker.actor(env.observation.actor))
+        step = env.step(walker.actor(env.observation["actor"]))
         fell |= step.terminated | step.fault
         if t < 20:  # contacts make rounding grow
             np.testing.assert_allclose(walked["path"][t], env.sim.qpos, rtol=0, atol=1e-4)

@@ -46,7 +46,9 @@ def run(env: Env, plan: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
     history = []
     for action in plan:
         step = env.step(action)
-        history.append((*step.observation, *step[1:5], env.sim.qpos.clone(), env.sim.qvel.clone()))
+        history.append(
+            (*step.observation.values(), *step[1:5], env.sim.qpos.clone(), env.sim.qvel.clone())
+        )
     return history
 
 
@@ -71,7 +73,7 @@ def test_time_out_shows_the_state_it_ended_in():
     last = env.step(plan[4])
     unbroken = twin.step(plan[4])  # the same without a restart
     assert last.truncated.all() and not last.terminated.any() and not last.fault.any()
-    assert torch.equal(last.end, unbroken.observation.critic) and torch.equal(
+    assert torch.equal(last.end, unbroken.observation["critic"]) and torch.equal(
         last.reward, unbroken.reward
     )
     assert (last.reward != 0).all()
@@ -79,7 +81,7 @@ def test_time_out_shows_the_state_it_ended_in():
     before = [term.shape[1] for term in terms.values()][: list(terms).index("height")]
     assert torch.equal(last.end[:, sum(before)], twin.sim.qpos[:, 2].float())
     assert (env.sim.qpos[:, 2] != twin.sim.qpos[:, 2]).all() and (env.time == 0).all()
-    assert (last.observation.critic != last.end).any(1).all()
+    assert (last.observation["critic"] != last.end).any(1).all()
 
 
 @pytest.mark.parametrize("sim", SIMS)
@@ -94,7 +96,7 @@ def test_leaving_out_nothing_changes_nothing(sim, monkeypatch):
         rows = []
         for action in plan:
             step = env.step(action)
-            rows += [*step.observation, *step[1:], *copies(env.rows()).values()]
+            rows += [*step.observation.values(), *step[1:], *copies(env.rows()).values()]
         states = [x for _, x in sorted(env.state().items())]
         results.append([*rows, *states, env.worst_step.row.clone()])
         restarts = env.statistics.sums[SUMS.index("episodes")]
@@ -130,7 +132,7 @@ def test_restart_is_masked():
         assert (env.time[done] == 0).all() and torch.equal(env.time[~done], before[~done] + 1)
         assert (env.action[done] == 0).all() and torch.equal(env.action[~done], action[~done])
         assert torch.equal(env.sim.qpos[live], twin.sim.qpos[live])
-        assert torch.equal(step.observation.critic[live], twin.observation.critic[live])
+        assert torch.equal(step.observation["critic"][live], twin.observation["critic"][live])
     assert 0 < live.sum() < 16
 
 
@@ -197,12 +199,12 @@ def test_quarantine(sim):
     assert torch.equal(first.fault, bad)
     assert not first.reward[bad].any() and not poisoned.time[bad].any()
     assert not (first.terminated | first.truncated)[bad].any()
-    seen = (*first.observation, first.end, poisoned.sim.qpos, poisoned.sim.qvel)
+    seen = (*first.observation.values(), first.end, poisoned.sim.qpos, poisoned.sim.qvel)
     assert all(torch.isfinite(x).all() for x in seen)
     metrics = poisoned.metrics()
     assert metrics["fault"] == 6 and all(math.isfinite(v) for v in metrics.values())
     step = clean.step(plan[5])
-    a, b = ((*x.observation, x.end, x.reward) for x in (first, step))
+    a, b = ((*x.observation.values(), x.end, x.reward) for x in (first, step))
     assert same([x[~bad] for x in a], [x[~bad] for x in b])
     for a, b in zip(run(poisoned, plan[6:]), run(clean, plan[6:]), strict=True):
         assert same([x[~bad] for x in a], [y[~bad] for y in b])
@@ -320,7 +322,7 @@ def test_observation_noise():
     env = make_env(num_envs=64)
     previous = torch.zeros(())
     for action in actions(3, 64):
-        obs, critic = env.step(action).observation
+        obs, critic = env.step(action).observation.values()
         error, at = obs - critic[:, : obs.shape[1]], 0
         read = {"joints": "joint_pos", "speeds": "joint_vel"}
         for name, width in env.term_widths.items():
@@ -416,14 +418,14 @@ def test_state_round_trip(settings, names, sim):
     saved = env.state()
     assert saved.keys() >= names
     frozen = copies(saved)
-    observation = [view.clone() for view in env.observation]
+    observation = [view.clone() for view in env.observation.values()]
     want = run(env, plan[8:])
     assert differing(frozen, saved) == []
     run(other, 3 * plan[:5])
     for value in other.memory.values():
         value.fill_(torch.nan if value.is_floating_point() else -1)
     other.load(saved)
-    assert same(other.observation, observation) and same(want, run(other, plan[8:]))
+    assert same([*other.observation.values()], observation) and same(want, run(other, plan[8:]))
     assert env.metrics() == other.metrics()
 
 

@@ -16,8 +16,8 @@ def test_a_hidden_term_is_the_critics(past):
         env.measurement.amplitudes.zero_()
         env.update_observations(torch.ones(4, dtype=torch.bool))
     for _ in range(3):
-        assert torch.equal(plain.observation.critic, hiding.observation.critic)
-        assert torch.equal(plain.observation.actor[:, :-2], hiding.observation.actor)
+        assert torch.equal(plain.observation["critic"], hiding.observation["critic"])
+        assert torch.equal(plain.observation["actor"][:, :-2], hiding.observation["actor"])
         for env in (plain, hiding):
             env.step(torch.ones(4, 1))
 
@@ -44,7 +44,7 @@ def test_the_columns_of_a_term():
     assert terms["actor"]["gyro"] == 0 and terms["actor"]["up"] == 3 * env.term_widths["up"]
     state = env.current_state()
     shown = env.task.observe(state) | env.task.privileged(state)
-    parts = env.observation.critic.split([*terms["critic"].values()], 1)
+    parts = env.observation["critic"].split([*terms["critic"].values()], 1)
     assert [*terms["critic"]] == [*shown]
     assert all(map(torch.equal, parts, shown.values()))
 

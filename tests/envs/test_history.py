@@ -38,10 +38,10 @@ def test_each_entry_is_the_observation_of_its_step(delay):
         if t:
             step = env.step(actions(40, 16)[t - 1])
             twin = plain.step(actions(40, 16)[t - 1])
-            assert torch.equal(step.observation.critic, twin.observation.critic)
+            assert torch.equal(step.observation["critic"], twin.observation["critic"])
             ended = step.terminated | step.truncated
             ends += ended
-        now, seen = parts(plain, plain.observation.actor), parts(env, env.observation.actor)
+        now, seen = parts(plain, plain.observation["actor"]), parts(env, env.observation["actor"])
         past = env.measurement.delay
         lags = past.age if past else lags
         for i in range(16):
@@ -77,10 +77,10 @@ def test_a_command_given_between_two_steps():
     env = make_env(num_envs=4, history={"command": 3}, stagger=False)
     one, two = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.5, 0.25, -0.5])
     env.set_memory("command", one)
-    assert torch.equal(parts(env, env.observation.actor)["command"], one.expand(4, 3, 3))
+    assert torch.equal(parts(env, env.observation["actor"])["command"], one.expand(4, 3, 3))
     env.step(actions(1, 4)[0])
     env.set_memory("command", two)
-    seen = parts(env, env.observation.actor)["command"]
+    seen = parts(env, env.observation["actor"])["command"]
     assert torch.equal(seen, torch.stack([one, one, two]).expand(4, 3, 3))
 
 

@@ -101,7 +101,7 @@ def test_controls_and_filters_follow_the_readings(errors):
         want = 0.5 * (before + env.readings["gyro"])
         assert torch.equal(env.memory["filtered"][on], want[on])
         assert torch.equal(env.memory["true"][on], env.current_state().gyro[on])
-        assert torch.equal(env.observation.actor[:, 3:15], env.readings["joint_pos"])
+        assert torch.equal(env.observation["actor"][:, 3:15], env.readings["joint_pos"])
         restarts += (~on).sum().item()
     assert restarts > 8
     assert not torch.equal(env.readings["gyro"], env.current_state().gyro)

@@ -274,8 +274,8 @@ def test_encoders_and_biases():
         torch.testing.assert_close(env.sim.ctrl.float(), want)
         env.step_physics()
         env.finish_step()
-        obs = env.observation.actor
-        critic = env.observation.critic[:, : obs.shape[1]]
+        obs = env.observation["actor"]
+        critic = env.observation["critic"][:, : obs.shape[1]]
         read, biased = {"joints": "joint_pos", "gyro": "gyro"}, own.split([3, 12], dim=1)
         parts = (obs - critic).split(list(env.term_widths.values()), dim=1)
         for name, error in zip(env.term_widths, parts, strict=True):
@@ -315,7 +315,7 @@ def test_cartpole_has_what_it_can():
     env.measurement.amplitudes.zero_()
     env.update_observations()
     angle = env.sim.qpos[:, 1] + env.memory["encoder"][:, 1]
-    seen, want = env.observation.actor[:, 1:3], torch.stack([angle.cos(), angle.sin()], 1)
+    seen, want = env.observation["actor"][:, 1:3], torch.stack([angle.cos(), angle.sin()], 1)
     torch.testing.assert_close(seen.double(), want, atol=1e-6, rtol=0)
     assert env.memory["encoder"].all() and not env.step(torch.zeros(4, 1)).fault.any()
 

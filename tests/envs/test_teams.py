@@ -91,17 +91,17 @@ def test_rows_are_those_folded_by_hand(here, central):
 
 def check_views(team: Env, body: Env, central: bool) -> None:
     """The views of each agent are its parts of those of one body."""
-    seen = body.observation.critic.split([x * A for x in team.term_widths.values()], 1)
-    of_each, critic = torch.cat([x.view(2, A, -1) for x in seen], 2), team.observation.critic
+    seen = body.observation["critic"].split([x * A for x in team.term_widths.values()], 1)
+    of_each, critic = torch.cat([x.view(2, A, -1) for x in seen], 2), team.observation["critic"]
     critic, width = critic.view(2, A, -1), of_each.shape[2]
     assert torch.equal(critic[..., :width], of_each)
     assert critic.shape[2] == (1 + A * central) * width
     if central:
         assert torch.equal(critic[:, 1, width:], of_each.flatten(1))
-    pasts, at = body.observation.actor.split(widths(body), 1), 0
+    pasts, at = body.observation["actor"].split(widths(body), 1), 0
     for (name, k), past in zip(team.term_widths.items(), pasts, strict=True):
         steps = team.task.history.get(name, 1)
-        mine = team.observation.actor[:, at : at + steps * k].view(2, A, steps, k)
+        mine = team.observation["actor"][:, at : at + steps * k].view(2, A, steps, k)
         assert torch.equal(mine, past.view(2, steps, A, k).transpose(1, 2)), name
         at += steps * k
 

@@ -102,7 +102,7 @@ def test_the_columns_of_a_command(words):
     env.update_observations(torch.ones(2, dtype=torch.bool))
     assert columns.shape == (3 if words else 1, 3)
     for moment in columns:
-        torch.testing.assert_close(env.observation.actor[:, moment], command)
+        torch.testing.assert_close(env.observation["actor"][:, moment], command)
 
 
 def test_an_actor_observes_what_is_calibrated():

@@ -15,8 +15,8 @@ class Still:
     def blank_memory(self, worlds):
         return {}
 
-    def act(self, obs, memory):
-        return torch.zeros(len(obs), 1), memory
+    def act(self, views, memory):
+        return torch.zeros(len(views["actor"]), 1), memory
 
 
 @pytest.mark.parametrize(

@@ -138,12 +138,12 @@ def test_a_policy_remembers(memory, shapes):
     blank = policy.blank_memory(5)
     assert {name: x.shape[1:] for name, x in blank.items()} == shapes
     obs = torch.randn(5, 3, generator=g)
-    action, _ = policy.act(obs, blank)
-    _, after = policy.act(torch.randn(5, 3, generator=g), blank)
-    again, _ = policy.act(obs, after)
+    action, _ = policy.act(dict(actor=obs), blank)
+    _, after = policy.act(dict(actor=torch.randn(5, 3, generator=g)), blank)
+    again, _ = policy.act(dict(actor=obs), after)
     assert not torch.equal(action, again)
     mask = torch.tensor([True, False, False, True, False])
-    restart, _ = policy.act(obs, restarted(after, mask))
+    restart, _ = policy.act(dict(actor=obs), restarted(after, mask))
     assert torch.equal(restart[mask], action[mask]) and torch.equal(restart[~mask], again[~mask])
 
 

@@ -302,7 +302,7 @@ def test_resume_is_exact(kind, file):
     twin.load(state)
     for action in plan[3:]:
         one, other = env.step(action), twin.step(action)
-        assert torch.equal(one.observation.critic, other.observation.critic)
+        assert torch.equal(one.observation["critic"], other.observation["critic"])
         assert torch.equal(one.reward, other.reward)
     assert any(name.startswith("sim/actuator/targets") for name in state)
 
@@ -321,7 +321,7 @@ def test_quarantine(kind, file):
     for i, action in enumerate(plan[2:]):
         step, clean = env.step(action), twin.step(action)
         assert step.fault.tolist() == [i == 0 and w == 3 for w in range(8)]
-        assert torch.equal(step.observation.critic[others], clean.observation.critic[others])
+        assert torch.equal(step.observation["critic"][others], clean.observation["critic"][others])
     assert all(torch.isfinite(x).all() for x in env.state().values() if x.is_floating_point())
 
 

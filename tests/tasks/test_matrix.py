@@ -36,7 +36,7 @@ def test_worlds_do_not_see_their_neighbors(name, sim):
         action = torch.randn(16, few.task.action_width, generator=generator)
         one, other = few.step(action[:8]), many.step(action)
         assert torch.equal(one.reward, other.reward[:8])
-        assert torch.equal(one.observation.actor, other.observation.actor[:8])
+        assert torch.equal(one.observation["actor"], other.observation["actor"][:8])
     others = many.tensors()
     for key, (x, worlds) in few.tensors().items():
         assert not worlds or torch.equal(x, others[key].tensor[:8]), key

@@ -80,7 +80,9 @@ def test_finite(name, sim):
         for _ in range(30):
             step = env.step(scale * torch.randn(B, env.task.action_width, generator=g))
             seen = outputs(env.task, env.current_state(), env.rng)
-            seen |= dict(actor=step.observation[0], critic=step.observation[1], end=step.end)
+            seen |= dict(
+                actor=step.observation["actor"], critic=step.observation["critic"], end=step.end
+            )
             for key, value in seen.items():
                 assert torch.isfinite(value).all(), key
             assert torch.isfinite(step.reward).all() and not step.fault.any()

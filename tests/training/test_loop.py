@@ -555,7 +555,7 @@ def test_what_is_no_number_is_counted(what, value):
     if what == "physics":
         env.sim.qpos[5, 3] = value
     elif what == "observation":
-        env.observation.actor[5, 7] = value
+        env.observation["actor"][5, 7] = value
     elif what == "reward":
 
         def judged(s):

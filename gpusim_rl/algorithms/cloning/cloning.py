@@ -151,7 +151,8 @@ class Cloning:
         """One step on rows (n,) of the demonstrations; of the critic by targets (N,). In place."""
         r, policy, optimizer = self.demos.record, self.policy, self.optimizer
         obs, critic = policy.normalize(r.obs[rows], r.critic[rows])
-        error = (policy.mean(obs) - r.action[rows]).square().mean()
+        seen = policy.actor.features(obs, lambda name: r.column(name)[rows])
+        error = (policy.mean(seen) - r.action[rows]).square().mean()
         loss = error
         if targets is not None:
             value = policy.value(critic).squeeze(-1)

@@ -40,7 +40,8 @@ class Distill:
         self.share.copy_(self.teacher_share(spec.iteration))
         self.policy = make_policy(spec, settings, self.share)
         target = vector(spec.action_width)
-        self.columns = dict(obs=spec.views["actor"], target=target) | ENDS
+        self.seen = {"obs": spec.views["actor"]} | self.policy.actor.views
+        self.columns = self.seen | dict(target=target) | ENDS
         norm = settings.max_grad_norm
         self.optimizer = FlatAdam(self.policy.groups(), settings.learning_rate, norm)
         self.rates = {"learning_rate": self.optimizer.all_rates}
@@ -63,7 +64,10 @@ class Distill:
     @torch.no_grad()
     def begin(self, record: Record) -> None:
         """Draw the order of the worlds, and clear what quarantined steps hold. In place."""
-        record.span("obs", "target").masked_fill_(record.fault[..., None], 0.0)
+        fault = record.fault
+        for name in (*self.seen, "target"):
+            mask = fault.view(*fault.shape, *[1] * len(self.columns[name].shape))
+            record.column(name).masked_fill_(mask, 0)
         options = self.cfg.update_epochs, self.cfg.num_minibatches, self.spec.num_envs
         self.order.copy_(draw_worlds(self.rng, "distill/order", self.spec.iteration, *options))
         self.next.zero_()
@@ -72,14 +76,13 @@ class Distill:
     def minibatch(self, record: Record) -> None:
         """One step of the optimizer on the next worlds, skipped if a number is bad. In place."""
         worlds = self.order.index_select(0, self.next)[0]
-        obs, target, fault = (
-            record.column(name).index_select(1, worlds) for name in ("obs", "target", "fault")
-        )
+        views = {name: record.column(name).index_select(1, worlds) for name in self.seen}
+        target, fault = (record.column(x).index_select(1, worlds) for x in ("target", "fault"))
         memory = {name: x.index_select(0, worlds) for name, x in record.memory.items()}
         begins = first_steps(record).index_select(1, worlds)
         valid = 1 - fault
         share = valid / self.spec.group.all_reduce(valid.sum()).clamp(min=1)
-        error = (self.policy.unroll(obs, memory, begins) - target).square().mean(-1)
+        error = (self.policy.unroll(views, memory, begins) - target).square().mean(-1)
         loss, optimizer = (error * share).sum(), self.optimizer
         optimizer.write(torch.autograd.grad(loss, list(optimizer.gradients)))
         self.spec.group.all_reduce(optimizer.grads)

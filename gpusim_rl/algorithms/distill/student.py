@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gpusim_rl.core.record import Columns, vector
 from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.states import Rows
 from gpusim_rl.networks.policy import ActorCritic, Memory, Views, blank_memory
 
 
@@ -38,15 +39,16 @@ class Student(ActorCritic):
     def prepare(self, views: Views) -> dict[str, Tensor]:
         """Normalized observations; the teacher's terms are the first of the critic's."""
         normalizer = self.guide[0].normalizer
-        seen = views[1][:, : len(normalizer.mean)]
-        return {"obs": self.actor.normalizer(views[0]), "teacher": normalizer(seen)}
+        seen = views["critic"][:, : len(normalizer.mean)]
+        return {"obs": self.actor.normalizer(views["actor"]), "teacher": normalizer(seen)}
 
     def compute(self, inputs: dict[str, Tensor], memory: Memory, rng: Rng) -> tuple[Tensor, Memory]:
         """The networks: the mean actions of student and teacher (B, 2 nu), and the next memory."""
         target = self.guide[0].net(inputs["teacher"])
+        x = self.actor.features(inputs["obs"], inputs.__getitem__)
         if not memory:
-            return torch.cat((self.mean(inputs["obs"]), target), 1), memory
-        mean, after = self._run(self.actor.net, inputs["obs"], memory["actor"])
+            return torch.cat((self.mean(x), target), 1), memory
+        mean, after = self._run(self.actor.net, x, memory["actor"])
         return torch.cat((mean, target), 1), memory | {"actor": after}
 
     def choose(self, mean: Tensor, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
@@ -60,10 +62,12 @@ class Student(ActorCritic):
         action = torch.where(obeys[:, None], target, student) + noise
         return dict(action=action, target=target), memory
 
-    def unroll(self, obs: Tensor, memory: Memory, begins: Tensor) -> Tensor:
-        """Mean actions (T, B, nu) of observations (T, B, no), from the memory before the first."""
-        x = self.actor.normalizer(obs.flatten(0, 1))
+    def unroll(self, views: Rows, memory: Memory, begins: Tensor) -> Tensor:
+        """Mean actions (T, B, nu) of columns `obs` (T, B, no) and further views, from the memory
+        before the first."""
+        steps, rows = begins.shape, {name: x.flatten(0, 1) for name, x in views.items()}
+        x = self.actor.features(self.actor.normalizer(rows["obs"]), rows.__getitem__)
         if not memory:
-            return self.mean(x).unflatten(0, obs.shape[:2])
-        x = x.unflatten(0, obs.shape[:2])
+            return self.mean(x).unflatten(0, steps)
+        x = x.unflatten(0, steps)
         return self._run(self.actor.net.unroll, x, memory["actor"], begins)[0]

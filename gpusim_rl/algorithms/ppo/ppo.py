@@ -14,7 +14,7 @@ from gpusim_rl.algorithms.ppo.samples import Minibatches, make_samples, sample_c
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, row_bytes
+from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, row_bytes, widths
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import as_array, launch, torch_threads, warp_stream
 from gpusim_rl.networks.distributions import Gaussian
@@ -186,7 +186,9 @@ class PPO:
 
 def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) -> Any:
     """The networks that settings describe; ValueError if they cannot be as symmetric as asked."""
-    symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden, cfg.memory != "none")
+    symmetry, mirrors = spec.choose_symmetry(
+        cfg.symmetry, cfg.hidden, cfg.memory != "none" or bool(cfg.encoders)
+    )
     shapes = spec.views, spec.action_width
     made = kind(*shapes, cfg, symmetry=symmetry, mirrors=mirrors, seed=spec.seed)
     return made.to(spec.device)
@@ -195,7 +197,7 @@ def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) ->
 def check_memory(spec: Spec, cfg: Settings, columns: Columns, policy: ActorCritic) -> None:
     """OutOfMemory unless a rollout and its update fit: record, samples and activations."""
     remembered = sum(x.numel() for x in policy.blank_memory(1).values())
-    samples = 3 * row_bytes(sample_columns(policy))  # two copies, for a while
+    samples = 12 * widths(sample_columns(policy))[torch.float32]  # two copies, for a while
     order = 8 * cfg.update_epochs
     images = 1 + (cfg.symmetry == "augment")
     # of a gated recurrent unit: its gates, their sums and its memory

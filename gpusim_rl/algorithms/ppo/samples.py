@@ -16,7 +16,8 @@ WEIGHT_MAX = 2.0  # of π/μ; why 2: docs/decisions/ppo.md
 def sample_columns(policy: ActorCritic) -> Columns:
     """The columns of a sample.
 
-    - `obs` (no,), `critic` (nc,): normalized observations of actor and critic;
+    - `obs` (no,), `critic` (nc,): normalized observations of actor and critic; and the further
+      views that the actor sees, as they are;
     - `action` (nu,), and its `logp` and distribution under the policy to compare with;
     - `advantage`, normalized, and weighted if steps are corrected for; `target`, the return that
       the critic should predict;
@@ -33,6 +34,8 @@ def clear_faults(rollout: Record, policy: ActorCritic) -> None:
     fault, columns = rollout.fault[..., None], policy.family.columns
     rollout.span("obs", "logp").masked_fill_(fault, 0.0)  # NaN times zero is NaN
     rollout.span(columns[0], columns[-1]).masked_fill_(fault, 1.0)
+    for name, view in policy.actor.views.items():
+        rollout.column(name).masked_fill_(fault.view(*fault.shape, *[1] * (len(view.shape) - 1)), 0)
 
 
 @torch.no_grad()
@@ -59,6 +62,7 @@ def make_samples(
     r, first = rollout, rollout.memory  # of the policy before the first step
     clear_faults(r, policy)
     obs, critic = policy.normalize(r.obs, r.critic)
+    views = {name: r.column(name) for name in policy.actor.views}
     truncated, fault = r.truncated, r.fault
     begins = {"begins": first_steps(r)} if first else {}
     value, after = policy.values(critic, first, **begins)
@@ -68,7 +72,8 @@ def make_samples(
     valid = (~fault).float()
     reference = newest = {name: getattr(r, name) for name in policy.stored}
     if correction != "none":
-        newest = policy.describe(policy.distributions(obs, first, **begins), r.action)
+        seen = policy.actor.features(obs, r.column)
+        newest = policy.describe(policy.distributions(seen, first, **begins), r.action)
     if correction == "vtrace":
         advantage, change = vtrace(*steps, likelihood_ratio(newest, r), **options)
     else:
@@ -78,7 +83,7 @@ def make_samples(
         advantage = advantage * likelihood_ratio(newest, r).clamp(max=WEIGHT_MAX)
         reference = newest
     numbers = dict(advantage=advantage, target=value + change, value=value, valid=valid)
-    return dict(obs=obs, critic=critic) | reference | numbers | begins
+    return dict(obs=obs, critic=critic) | views | reference | numbers | begins
 
 
 def likelihood_ratio(newest: dict[str, Tensor], rollout: Record) -> Tensor:
@@ -103,7 +108,8 @@ class Minibatches:
             T steps of each in their order.
 
     Attributes:
-        samples: (T B, …) all samples; batch: (copies n, …) the current minibatch.
+        samples: (T B, …) the numbers of all samples; beside: those of other types, by name;
+            batch: (copies n, …) the current minibatch.
         order: (count, n) int64 rows of each of an update's minibatches.
         memory: of the worlds of the current minibatch, name → (n / T, …).
     """
@@ -122,7 +128,9 @@ class Minibatches:
             raise ValueError(f"algo.num_minibatches={parts} does not divide {what}={size}")
         self.memory = {name: torch.zeros_like(x[: size // parts]) for name, x in first.items()}
         n = self.num_steps * self.num_envs // parts
-        self.samples = Record.zeros(columns, parts * n, device=device)
+        numbers = {name: x for name, x in columns.items() if x.storage == torch.float32}
+        self.samples = Record.zeros(numbers, parts * n, device=device)
+        self.beside: dict[str, Tensor] = {}
         self.batch = Record.zeros(columns, self.copies * n, device=device)
         self.mirror = None
         if mirrors:
@@ -135,10 +143,12 @@ class Minibatches:
     def fill(self, samples: dict[str, Tensor], first: dict[str, Tensor], order: Tensor) -> None:
         """Pack samples (T, B, …), to be taken in an order (count, n) from its first row. In place.
 
-        Of `first`, the policy's memory before the rollout, no copy is made.
+        Of `first`, the policy's memory before the rollout, and of `beside` no copy is made.
         """
         self.first = first
-        packed({name: x.flatten(0, 1) for name, x in samples.items()}, out=self.samples.rows)
+        rows = {name: x.flatten(0, 1) for name, x in samples.items()}
+        self.beside = {name: rows.pop(name) for name in samples if name not in self.samples.columns}
+        packed(rows, out=self.samples.rows)
         self.order.copy_(order)
         self._next.zero_()
 
@@ -146,6 +156,8 @@ class Minibatches:
         """Write the next minibatch to `batch`. In place."""
         rows = self.order.index_select(0, self._next)[0]
         torch.index_select(self.samples.rows, 0, rows, out=self._originals)
+        for name, x in self.beside.items():
+            self.batch.column(name).copy_(x.index_select(0, rows))
         for name, x in self.memory.items():  # the first rows are those of step 0
             torch.index_select(self.first[name], 0, rows[: len(x)], out=x)
         if self.mirror:

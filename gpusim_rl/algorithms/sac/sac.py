@@ -12,7 +12,7 @@ from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.sac.settings import Settings
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import ENDS, NUMBER, view_columns
+from gpusim_rl.core.record import ENDS, NUMBER, Record, view_columns
 from gpusim_rl.core.ring import Ring
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import as_array, torch_threads
@@ -62,10 +62,11 @@ class SAC:
         if cfg.tf32 and device.type != "cpu":
             torch.set_float32_matmul_precision("high")
         self.policy = policy = make_policy(spec, cfg)
-        self.columns = view_columns(spec.views) | policy.stored | {"reward": NUMBER} | ENDS
+        views = {x: spec.views[x] for x in ("actor", "critic", *cfg.encoders)}
+        self.columns = view_columns(views) | policy.stored | {"reward": NUMBER} | ENDS
         self.log_alpha = nn.Parameter(torch.full((1,), math.log(cfg.alpha), device=device))
         critics = {"critic": [*policy.critic.parameters()]}
-        actor = {"actor": [*policy.actor.net.parameters()], "temperature": [self.log_alpha]}
+        actor = {"actor": [*policy.actor.parameters()], "temperature": [self.log_alpha]}
         rates = torch.tensor(2 * [cfg.learning_rate] + [cfg.alpha_rate], device=device)
         self.rates = {"learning_rate": rates[:2], "alpha_rate": rates[2:]}
         self.critics = FlatAdam(critics, rates[:1], cfg.max_grad_norm)
@@ -154,11 +155,12 @@ class SAC:
     def learn(self, ring: Ring) -> None:
         """`policy_delay` updates of the critics, and one of actor and temperature. In place."""
         for _ in range(self.cfg.policy_delay):
-            obs, critic, noise = self.learn_values(ring)
-        self.learn_policy(obs, critic, noise)
+            first, critic, noise = self.learn_values(ring)
+        self.learn_policy(first, critic, noise)
 
-    def learn_values(self, ring: Ring) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of the critics. In place; the batch's normalized views, and noise (n, nu)."""
+    def learn_values(self, ring: Ring) -> tuple[Record, Tensor, Tensor]:
+        """One step of the critics. In place; the first steps of the batch, what the critics see of
+        them, and noise (n, nu)."""
         policy, cfg = self.policy, self.cfg
         with torch.no_grad():
             self.updates.add_(1)
@@ -169,9 +171,8 @@ class SAC:
             draw = ring.draw(unit, cfg.window)
             windows = ring.windows(draw.places, cfg.window)
             first, then, paid = windows.at(0), windows.at(cfg.window), windows.returns(cfg.gamma)
-            obs = policy.actor.normalizer(first.obs)
             critic, after = (policy.critic_normalizer(x.critic) for x in (first, then))
-            action, log_prob = policy.draw(policy.actor.normalizer(then.obs), later)
+            action, log_prob = policy.draw(self.features(then), later)
             value = policy.values(policy.target, after, action).min(0).values
             value = value - self.log_alpha.exp() * log_prob
             target = paid.gain / self.scale + paid.discount * value
@@ -182,12 +183,17 @@ class SAC:
         self.target.lerp_(self.critics.weights["critic"].data, cfg.tau)
         self.sums[CRITIC_LOSS].add_(self.loss[0] * self.ready)
         self.sums[SKIPPED].add_(self.critics.bad * self.ready)
-        return obs, critic, noise
+        return first, critic, noise
 
-    def learn_policy(self, obs: Tensor, critic: Tensor, noise: Tensor) -> None:
-        """One step of actor and temperature, on observations of the last batch. In place."""
+    def features(self, steps: Record) -> Tensor:
+        """(n, width) what the actor's layers are given in some steps (n, …)."""
+        actor = self.policy.actor
+        return actor.features(actor.normalizer(steps.obs), steps.column)
+
+    def learn_policy(self, first: Record, critic: Tensor, noise: Tensor) -> None:
+        """One step of actor and temperature, on the first steps of the last batch. In place."""
         policy, n = self.policy, self.cfg.batch_size
-        action, log_prob = policy.draw(obs, noise)
+        action, log_prob = policy.draw(self.features(first), noise)
         value = policy.values(policy.critic, critic, action).mean(0)
         alpha = self.log_alpha.exp()
         target = self.entropy_of_width + policy.nu * self.target_std.log()
@@ -237,7 +243,7 @@ class SAC:
 
 def make_policy(spec: Spec, cfg: Settings) -> SoftActorCritic:
     """The networks that settings describe; ValueError if they cannot be as symmetric as asked."""
-    symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden)
+    symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden, bool(cfg.encoders))
     return SoftActorCritic(
         spec.views,
         spec.action_width,
@@ -245,6 +251,7 @@ def make_policy(spec: Spec, cfg: Settings) -> SoftActorCritic:
         activation=cfg.activation,
         bound=cfg.bound,
         mirrors=mirrors if symmetry == "net" else None,
+        encoders=cfg.encoders,
         seed=spec.seed,
     ).to(spec.device)
 

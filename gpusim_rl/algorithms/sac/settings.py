@@ -1,6 +1,7 @@
 """The numbers of soft actor-critic."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gpusim_rl.core.ranges import COUNT, POSITIVE, SHARE, WIDTH, Range
 from gpusim_rl.core.sections import check, number, word
@@ -29,6 +30,7 @@ class Settings:
     tf32: bool
     hidden: tuple[int, ...] = number(WIDTH)
     activation: str
+    encoders: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
     def __post_init__(self) -> None:
         check(self, "algo")

@@ -28,7 +28,11 @@ def test_values_are_finite(cfg):
     env, generator = build_env(cfg, 16), torch.Generator().manual_seed(0)
     for _ in range(env.task.horizon):
         step = env.step(3 * torch.randn(16, env.task.action_width, generator=generator))
-        values = (*step.observation, step.reward, *env.task.measure(env.current_state()).values())
+        values = (
+            *step.observation.values(),
+            step.reward,
+            *env.task.measure(env.current_state()).values(),
+        )
         assert all(x.isfinite().all() for x in values) and not step.fault.any()
 
 
