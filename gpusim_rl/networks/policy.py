@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,8 @@ class Policy(Protocol):
     def act(self, obs: Tensor, memory: Memory) -> tuple[Tensor, Memory]: ...
     # takes the networks from a checkpoint, in place, or ValueError that names `where` it is
     def load(self, state: dict[str, Tensor], where: str) -> None: ...
+    # it, with its tensors on a device
+    def to(self, device: torch.device, /) -> Self: ...
 
 
 def blank_memory(worlds: int, **nets: nn.Module) -> Memory:

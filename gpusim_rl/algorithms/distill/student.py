@@ -1,5 +1,8 @@
 """A policy that learns from a teacher: who acts, and what is stored of it."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownVariableType=false
+
 from typing import Any
 
 import torch
