@@ -168,7 +168,7 @@ def learn_ours(own: SimpleNamespace, words: list[str], seed: int, target: float)
     @torch.no_grad()
     def act(obs: np.ndarray) -> np.ndarray:
         seen = torch.as_tensor(obs, dtype=torch.float32)
-        action = learner.policy.act(seen, learner.policy.blank_memory(len(seen)))[0]
+        action = learner.policy.act({"actor": seen}, learner.policy.blank_memory(len(seen)))[0]
         return action.clamp(-learner.env.task.clip, learner.env.task.clip).numpy()
 
     rows: list[dict[str, Any]] = []

@@ -4,6 +4,9 @@
 # The kernels are Warp's dialect of Python:
 # pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUntypedFunctionDecorator=false
+# pyright: reportUnnecessaryComparison=false
 
 from functools import partial
 from itertools import accumulate
@@ -20,8 +23,9 @@ CHUNK = 4096  # numbers whose squares one block of threads adds up; a group begi
 BLOCK = 256  # threads
 BETA_1, BETA_2, EPS = 0.9, 0.999, 1e-5  # eps as in CleanRL's PPO
 GAIN_1, GAIN_2 = 1 - BETA_1, 1 - BETA_2  # a kernel would subtract in float32
-OPTIONS: dict[str, Any] = dict(beta1=BETA_1, beta2=BETA_2, eps=EPS, weight_decay=0.0)
-OPTIONS |= dict(amsgrad=False, maximize=False)  # of torch's kernel
+OPTIONS: dict[str, Any] = dict(  # of torch's kernel
+    beta1=BETA_1, beta2=BETA_2, eps=EPS, weight_decay=0.0, amsgrad=False, maximize=False
+)
 
 
 def lines(n: int) -> int:
@@ -163,7 +167,9 @@ class FlatAdam:
         self.all_rates = rates = rate.expand(len(groups)).contiguous()  # one vector is as it was
         divisors.fill_(1.0)
         self.rates = dict(zip(groups, rates, strict=True))
-        self.weights, self.gradients, self.moments = {}, {}, {}
+        self.weights: dict[str, nn.Parameter] = {}
+        self.gradients: dict[nn.Parameter, Tensor] = {}
+        self.moments: dict[str, dict[str, Tensor]] = {}
         parts = zip(*(x.split([CHUNK * n for n in chunks]) for x in flat), strict=True)
         for (name, params), step, part in zip(groups.items(), steps, parts, strict=True):
             weights, grads, mean, square = (x[: length(params)] for x in part)
@@ -211,7 +217,7 @@ class FlatAdam:
     def write(self, grads: tuple[Tensor, ...], first: int = 0) -> None:
         """Copy the gradients of all parameters from the first on, in few kernels. In place."""
         views = list(self.gradients.values())[first:]
-        torch._foreach_copy_(views, grads)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_copy_(views, grads)  # pyright: ignore
 
     @torch.no_grad()
     def clip(self, stats: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ class Iteration(Player):
         spec: Spec,
         *,
         ring: Ring | None = None,
-        algorithm: LearnerSpec,
+        algorithm: LearnerSpec[Learner],
         rewards: Sequence[RewardModel] = (),
         schedule: Curriculum | None = None,
         numbers: dict[str, Tensor] | None = None,

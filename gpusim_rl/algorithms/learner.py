@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,10 @@ from gpusim_rl.core.states import Live
 from gpusim_rl.core.symmetry import ViewMirrors
 from gpusim_rl.networks.policy import Policy
 
+if TYPE_CHECKING:  # a learner knows no Env
+    from gpusim_rl.envs.dreams import Dreams
+    from gpusim_rl.envs.env import Env
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
@@ -33,7 +37,7 @@ class Spec:
     views: Columns  # of a world, by name: `actor` (no,), `critic` (nc,), and a task's own
     action_width: int  # nu
     # view → its terms in their order → how many of its columns each has
-    term_widths: dict[str, dict[str, int]] = field(default_factory=dict)
+    term_widths: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     num_envs: int  # B, rows of this process: worlds, or agents where a world has several
     num_steps: int  # T, control steps of each in an iteration
     horizon: int  # control steps of an episode
@@ -42,10 +46,10 @@ class Spec:
     iteration: Tensor  # () int64, how many are done; whoever iterates counts it
     seed: int  # of every random number
     clip: float  # the largest action: those beyond ± this are clamped to it
-    dreams: Any = None  # a control step without its physics: `envs.dreams.Dreams`; not of a team
+    dreams: "Dreams | None" = None  # a control step without its physics; not of a team
     # what keys of files gave: also `demos`, with the section `cloning`, and `teacher`, an actor to
     # imitate, which observes the critic's first columns
-    given: Given = field(default_factory=dict)
+    given: Given = field(default_factory=Given)
     # gives those of both views and of the action; ValueError if the task declares a wrong one
     mirrors: Callable[[], ViewMirrors | None] = lambda: None
     group: ProcessGroup = SINGLE  # that learn together, each from its own worlds
@@ -145,6 +149,10 @@ class Learner(Protocol):
         ...
 
 
+# a `LearnerSpec` calls what takes a learner with those of its own `make`
+L = TypeVar("L", bound=Learner, covariant=True)
+
+
 class RewardModel(Protocol):
     """Rewards beside the task's, such as curiosity or a style: between `collect` and `update`.
 
@@ -176,10 +184,10 @@ class RewardModel(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnerSpec:
+class LearnerSpec(Generic[L]):
     """An algorithm, as algorithms/<name>/spec.py and a user's own module export it: `SPEC`."""
 
-    make: Callable[[Spec, Any], Learner]  # of its settings
+    make: Callable[[Spec, Any], L]  # of its settings
     make_policy: Callable[[Spec, Any], Policy]  # the networks alone, to play
     settings: type[Any]  # a dataclass, whose fields carry ranges and choices
     changeable: tuple[str, ...] = ()  # settings that may change while it learns, as tensors ()
@@ -187,13 +195,13 @@ class LearnerSpec:
     ring: Callable[[Any], RingSpec] | None = None  # of its settings; else it is given a rollout
     world_multiple: Callable[[Any], int] | None = None  # that divides a process's worlds
     # of this algorithm the one that begins as a clone of demos=
-    clone: "Callable[[LearnerSpec], LearnerSpec] | None" = None
+    clone: "Callable[[LearnerSpec[L]], LearnerSpec[Learner]] | None" = None
     # before the first step, such as a ring with demos=; it may tell what it did
-    begin: Callable[[Any, Any, Callable[[str], None]], None] | None = None
+    begin: Callable[[L, Any, Callable[[str], None]], None] | None = None
     # what fills the record instead of worlds, of their Env
-    make_source: Callable[[Any, Any, Record], Source] | None = None
+    make_source: "Callable[[Env, L, Record], Source] | None" = None
     # beside that of reward=
-    make_rewards: Callable[[Spec, Any], Sequence[RewardModel]] | None = None
+    make_rewards: Callable[[Spec, L], Sequence[RewardModel]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

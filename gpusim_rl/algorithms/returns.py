@@ -1,7 +1,9 @@
 """One backward recurrence, A_t = δ_t + k_t A_{t+1}; an estimator is a choice of δ and k."""
 
 # The kernel is Warp's dialect of Python:
-# pyright: reportOperatorIssue=false, reportIndexIssue=false
+# pyright: reportOperatorIssue=false, reportIndexIssue=false, reportAttributeAccessIssue=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUntypedFunctionDecorator=false
 
 from collections.abc import Callable, Sequence
 from typing import Any

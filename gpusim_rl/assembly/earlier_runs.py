@@ -120,9 +120,12 @@ def load_teacher(cfg: Config, env: Env) -> Any:
     name, numbers = teacher_settings(cfg, metadata, file)
     algorithm, width = load_learner(name), sum(env.term_widths.values())
     views = env.views | {"actor": vector(width)}
-    unhidden = {"views": views, "mirrors": partial(find_mirrors, env, {})}
-    unhidden["term_widths"] = env.observer.view_terms | {"actor": env.term_widths}
-    spec = replace(make_spec(env, RunSpec(num_steps=cfg.num_steps)), **unhidden)
+    spec = replace(
+        make_spec(env, RunSpec(num_steps=cfg.num_steps)),
+        views=views,
+        mirrors=partial(find_mirrors, env, {}),
+        term_widths=env.observer.view_terms | {"actor": env.term_widths},
+    )
     actor: Any = algorithm.make_policy(spec, algorithm.settings(**numbers)).actor
     state = {name.removeprefix(ACTOR): x for name, x in state.items() if name.startswith(ACTOR)}
     check_layout(state, layout(actor.state_dict()), str(file))

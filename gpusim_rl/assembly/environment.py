@@ -1,5 +1,10 @@
 """From a configuration to a task, a Sim and an Env."""
 
+# MuJoCo has no types:
+# pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from collections.abc import Sequence
 from operator import attrgetter
 

@@ -35,7 +35,7 @@ def make_iteration(
         first, life: of the worlds, as `build_env` has them.
     """
     worlds, schedule = num_envs or cfg.num_envs, Curriculum(cfg.curriculum)
-    more = {"group": group, "changeable": changeable, "first": first, "life": life}
+    more: dict[str, Any] = {"group": group, "changeable": changeable, "first": first, "life": life}
     with out_of_memory_named(worlds), torch_threads(cfg.threads):
         return join_learner(cfg, build_env(cfg, worlds, schedule, **more), changeable=changeable)
 

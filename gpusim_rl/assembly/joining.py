@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,8 +24,8 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.mirror import derive_flips
 
 # what a learner or a reward model of the user's own may lack, and the type of it
-BOTH = {"columns": dict, "metrics": tuple, "update": Callable, "measures": Callable}
-BOTH |= {"tensors": Callable}
+CALLED = dict.fromkeys(("update", "measures", "tensors"), Callable)
+BOTH = {"columns": dict, "metrics": tuple} | CALLED
 OF_LEARNERS = {"policy": object, "rates": dict} | BOTH
 OF_REWARDS = {"between": Callable, "add_reward": Callable} | BOTH
 
@@ -42,7 +42,7 @@ class RunSpec:
     schedule: Curriculum = field(default_factory=Curriculum)
     changeable: Sequence[str] = ()
     reward: tuple[RewardSpec, Any] | None = None  # a reward model of ours, and its settings
-    given: Given = field(default_factory=dict)  # as `Spec` has it
+    given: Given = field(default_factory=Given)  # as `Spec` has it
     # instead of a `Collector` of the Env, for as many worlds of this process
     make_source: Callable[[Env, Learner, Record], Source] | None = None
     num_envs: int | None = None
@@ -50,7 +50,7 @@ class RunSpec:
     iteration: type[Iteration] = Iteration
 
 
-def assemble(env: Env, algorithm: LearnerSpec, settings: Any, run: RunSpec) -> Iteration:
+def assemble(env: Env, algorithm: LearnerSpec[Learner], settings: Any, run: RunSpec) -> Iteration:
     """An Env, a learner and what carries steps from the one to the other.
 
     ValueError if the algorithm lacks something, or a number cannot change.
@@ -83,8 +83,9 @@ def assemble(env: Env, algorithm: LearnerSpec, settings: Any, run: RunSpec) -> I
     if make_source := run.make_source or algorithm.make_source:
         source = make_source(env, learner, record)
     else:
-        options = {"graph": run.graph, "fuse": run.fuse, "timer": spec.timer}
-        source = Collector(env, learner.policy, record, **options)
+        source = Collector(
+            *(env, learner.policy, record), graph=run.graph, fuse=run.fuse, timer=spec.timer
+        )
     live = changing | {name: x for name, x in learner.rates.items() if name in changing}
     live = {f"algo.{x}": live[x] for x in live} | {f"reward.{x}": paid[x] for x in paid}
     live |= {key: env.scheduled_number(key) for key in keys if key not in live}
@@ -147,7 +148,7 @@ def make_spec(env: Env, run: RunSpec) -> Spec:
     )
 
 
-def make_settings(algorithm: LearnerSpec, numbers: dict[str, Any], name: str) -> Any:
+def make_settings(algorithm: LearnerSpec[Learner], numbers: dict[str, Any], name: str) -> Any:
     """The settings of a user's own algorithm, of its numbers in conf/algo/<name>.yaml.
 
     ValueError if one is missing, unknown, out of its range, or has none.
@@ -159,7 +160,7 @@ def make_settings(algorithm: LearnerSpec, numbers: dict[str, Any], name: str) ->
     sections.check(made, "algo")
     known = {*sections.limits(kind, "algo"), *(file.key for file in algorithm.files)}
     for key, value in numbers.items():
-        values = value if isinstance(value, list) else [value]
+        values = cast(list[Any], value) if isinstance(value, list) else [value]
         if any(type(x) in (int, float) for x in values) and f"algo.{key}" not in known:
             raise ValueError(f"algo.{key} has no range: {kind.__name__}.{key} = number(…)")
     return made
@@ -168,7 +169,7 @@ def make_settings(algorithm: LearnerSpec, numbers: dict[str, Any], name: str) ->
 # Why: docs/decisions/graphs.md
 def changing_settings(
     section: str,
-    model: LearnerSpec | RewardSpec | None,
+    model: LearnerSpec[Learner] | RewardSpec | None,
     settings: Any,
     schedule: Curriculum,
     keys: list[str],

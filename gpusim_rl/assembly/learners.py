@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from importlib import import_module
 
-from gpusim_rl.algorithms.learner import LearnerSpec, RewardSpec
+from gpusim_rl.algorithms.learner import Learner, LearnerSpec, RewardSpec
 from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.config.run_files import check_file
@@ -14,7 +14,7 @@ LEARNERS = ("ppo", "sac", "distill")
 ACTOR = "policy/actor."  # begins the names of an actor's tensors in a checkpoint
 
 
-def load_learner(name: str, code: str | None = None) -> LearnerSpec:
+def load_learner(name: str, code: str | None = None) -> LearnerSpec[Learner]:
     """An algorithm of ours, or with code=here one of the working directory.
 
     ValueError if there is none, or its file cannot be used.

@@ -1,5 +1,10 @@
 """A user's models: whether they fit the task, their copies in a run, and their looks."""
 
+# MuJoCo has no types:
+# pyright: reportMissingTypeStubs=false, reportAttributeAccessIssue=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
 from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -14,6 +14,7 @@ from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.core.record import Columns, Record
 from gpusim_rl.envs.curriculum import Curriculum
+from gpusim_rl.networks.policy import Policy
 
 MAY_DIFFER = ("gpu", "machine")  # of `versions`, between two machines of a cluster
 
@@ -40,7 +41,7 @@ class Actor:
     def __init__(
         self,
         plain: dict[str, Any],
-        policy: Any,
+        policy: Policy,
         columns: Columns,
         *,
         actor: int,

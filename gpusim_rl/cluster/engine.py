@@ -131,11 +131,11 @@ class Engine:
             where = f"cluster.address={address}" + f" with {self.labels}" * bool(self.labels)
             warn(f"{where} has {cores:.0f} cores: {actors} actors wait for more")
 
-    def start(self, kind: type, where: dict[str, int], *arguments: object) -> tuple[Handle, Handle]:
+    def start(self, kind: type[Any], where: dict[str, int], *args: object) -> tuple[Handle, Handle]:
         """A new process with a worker, and the reference to what its `begin` returns."""
         options = {"num_cpus": kind.cores, "label_selector": self.labels if kind.cores else {}}
         self.processes.append(process := self.remote.options(**options).remote())
-        return process, process.begin.remote(kind, where, *arguments)
+        return process, process.begin.remote(kind, where, *args)
 
     def call(self, process: Handle, method: str, *args: object) -> Handle:
         """The reference to what a method of a worker returns."""

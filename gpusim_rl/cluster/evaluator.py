@@ -10,6 +10,7 @@ from gpusim_rl.cluster.actor import identity
 from gpusim_rl.cluster.packing import Arrays, tensor
 from gpusim_rl.config.sections import Config
 from gpusim_rl.envs.curriculum import Curriculum
+from gpusim_rl.networks.policy import Policy
 
 
 class Evaluator:
@@ -20,7 +21,7 @@ class Evaluator:
 
     cores = 0  # of Ray's: it begins even where the actors have all of them
 
-    def __init__(self, plain: dict[str, Any], policy: Any):
+    def __init__(self, plain: dict[str, Any], policy: Policy):
         torch.set_num_threads(1)
         self.cfg, self.policy = Config.of(plain | {"device": "cpu"}), policy
         self.schedule = Curriculum(self.cfg.curriculum)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 def processes_of(folder: str) -> list[int]:
     """The ids of all processes that have a file of a folder open, without the program itself."""
-    ids = []
+    ids: list[int] = []
     for entry in {*Path("/proc").glob("[0-9]*")} - {Path(f"/proc/{os.getppid()}")}:
         try:
             files = map(os.readlink, (entry / "fd").iterdir())

@@ -1,5 +1,9 @@
 """An iteration whose steps come from actors in other processes."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any

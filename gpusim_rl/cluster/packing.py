@@ -6,6 +6,10 @@
 - `end` is sent where it is not the critic's view of the next step: where an episode ends.
 """
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from typing import Any
 
 import numpy as np

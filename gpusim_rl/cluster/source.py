@@ -59,7 +59,7 @@ class ReportSums:
     means: Any = 0.0  # (n,) of each measure, times control steps
     bytes: int = 0
     steps: int = 0
-    lags: list[int] = field(default_factory=list)
+    lags: list[int] = field(default_factory=list[int])
 
 
 class RemoteSource:
@@ -101,8 +101,8 @@ class RemoteSource:
         self.version, self.deaths, self.spent = 0, 0, ReportSums()
         self.evaluator = RemoteEvaluator(self, ActorSlot("the evaluator"))
         self.engine = Engine(section.actors, section.address, section.labels)
-        policy = copy.deepcopy(learner.policy)
-        metadata = cfg.plain, policy.cpu(), record.columns
+        policy = copy.deepcopy(learner.policy).to(torch.device("cpu"))
+        metadata = cfg.plain, policy, record.columns
         self.metadata = [self.engine.put(x) for x in metadata]
         try:
             self.start_all()

@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -88,6 +88,8 @@ class Policy(Protocol):
     def act(self, views: Views, memory: Memory) -> tuple[Tensor, Memory]: ...
     # takes the networks from a checkpoint, in place, or ValueError that names `where` it is
     def load(self, state: dict[str, Tensor], where: str) -> None: ...
+    # it, with its tensors on a device
+    def to(self, device: torch.device, /) -> Self: ...
 
 
 def act(actor: Actor, views: Views, memory: Memory, device: torch.device) -> tuple[Tensor, Memory]:

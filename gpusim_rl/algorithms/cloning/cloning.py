@@ -1,13 +1,17 @@
 """A learner that begins as a clone of demonstrations, and stays near them for a while."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.learner import LearnerSpec, Spec
+from gpusim_rl.algorithms.learner import Learner, LearnerSpec, Spec
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.returns import recurrence
 from gpusim_rl.core.graphs import is_empty_on_host
@@ -151,7 +155,11 @@ class Cloning:
         """One step on rows (n,) of the demonstrations; of the critic by targets (N,). In place."""
         r, policy, optimizer = self.demos.record, self.policy, self.optimizer
         obs, critic = policy.normalize(r.obs[rows], r.critic[rows])
-        seen = policy.actor.features(obs, lambda name: r.column(name)[rows])
+
+        def view(name: str) -> Tensor:
+            return r.column(name)[rows]
+
+        seen = policy.actor.features(obs, view)
         error = (policy.mean(seen) - r.action[rows]).square().mean()
         loss = error
         if targets is not None:
@@ -174,10 +182,10 @@ class Cloning:
         return self.learner.tensors() | shared("cloning/", self.moments | {"error": self.error})
 
 
-def cloned(algorithm: LearnerSpec) -> LearnerSpec:
+def cloned(algorithm: LearnerSpec[PPO]) -> LearnerSpec[Learner]:
     """PPO, or one with its parts, that begins as a clone."""
 
     def make(spec: Spec, settings: Any) -> Cloning:
-        return Cloning(cast(PPO, algorithm.make(spec, settings)), spec)
+        return Cloning(algorithm.make(spec, settings), spec)
 
     return replace(algorithm, make=make, begin=Cloning.begin)

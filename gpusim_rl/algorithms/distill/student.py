@@ -1,5 +1,8 @@
 """A policy that learns from a teacher: who acts, and what is stored of it."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownVariableType=false
+
 from typing import Any
 
 import torch
@@ -69,5 +72,5 @@ class Student(ActorCritic):
         x = self.actor.features(self.actor.normalizer(rows["obs"]), rows.__getitem__)
         if not memory:
             return self.mean(x).unflatten(0, steps)
-        x = x.unflatten(0, steps)
+        x = x.view(*steps, -1)
         return self._run(self.actor.net.unroll, x, memory["actor"], begins)[0]

@@ -8,6 +8,10 @@ torch operations under autograd. It takes 140 operators more for each minibatch.
 # The kernels are Warp's dialect of Python:
 # pyright: reportOperatorIssue=false, reportArgumentType=false, reportIndexIssue=false
 # pyright: reportAssignmentType=false, reportGeneralTypeIssues=false, reportCallIssue=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUntypedFunctionDecorator=false
+# pyright: reportAttributeAccessIssue=false, reportUnknownParameterType=false
+# pyright: reportUnnecessaryComparison=false
 
 from functools import partial
 from typing import Any

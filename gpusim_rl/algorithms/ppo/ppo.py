@@ -72,7 +72,7 @@ class PPO:
         self.rng = spec.rng()
         shape, first = (spec.num_steps, spec.num_envs), policy.blank_memory(spec.num_envs)
         self.minibatches = Minibatches(shape, policy, cfg, first)
-        self.loss_args = {"copies": self.minibatches.copies, "group": self.group}
+        self.loss_args: dict[str, Any] = {"copies": self.minibatches.copies, "group": self.group}
         self.fused = self._make_fused_loss() if cfg.fused and policy.family is Gaussian else None
         self.losses = self.fused.stats if self.fused else self.stats[:-2].clone()
         names = "target_kl", "lr_min", "lr_max", "lr_factor", "max_std"
@@ -113,8 +113,12 @@ class PPO:
     @torch.no_grad()
     def pack_samples(self, rollout: Record) -> None:
         """Write the samples that the minibatches are taken from, in a new order. In place."""
-        options = {"horizon": self.spec.horizon, "group": self.group, "correction": self.correction}
-        samples = make_samples(rollout, self.policy, self.cfg, **options)
+        samples = make_samples(
+            *(rollout, self.policy, self.cfg),
+            horizon=self.spec.horizon,
+            correction=self.correction,
+            group=self.group,
+        )
         order = self.minibatches.shuffle(self.rng, self.spec.iteration)
         self.minibatches.fill(samples, rollout.memory, order)
         self.stats.zero_()

@@ -130,7 +130,8 @@ class SAC:
         views = [x.flatten(0, 1) for x in (new.obs, new.critic)]
         self.policy.update_normalizers(views, ~fault.flatten(), self.group)
         keep = 1.0 - (fault | new.terminated | new.truncated).float()
-        rewards, values = torch.where(fault, 0.0, new.reward.nan_to_num(0.0, 0.0, 0.0)), []
+        rewards = torch.where(fault, 0.0, new.reward.nan_to_num(0.0, 0.0, 0.0))
+        values: list[Tensor] = []
         for reward, goes_on in zip(rewards, keep, strict=True):
             self.running.mul_(self.cfg.gamma).add_(reward)
             values.append(self.running.clone())
@@ -154,9 +155,9 @@ class SAC:
 
     def learn(self, ring: Ring) -> None:
         """`policy_delay` updates of the critics, and one of actor and temperature. In place."""
-        for _ in range(self.cfg.policy_delay):
-            first, critic, noise = self.learn_values(ring)
-        self.learn_policy(first, critic, noise)
+        for _ in range(self.cfg.policy_delay - 1):
+            self.learn_values(ring)
+        self.learn_policy(*self.learn_values(ring))
 
     def learn_values(self, ring: Ring) -> tuple[Record, Tensor, Tensor]:
         """One step of the critics. In place; the first steps of the batch, what the critics see of

@@ -1,5 +1,8 @@
 """Adversarial motion priors (Peng et al., arXiv:2104.02180): a reward for moving as was shown."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 import json
 from itertools import accumulate
 
