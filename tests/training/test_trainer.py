@@ -17,6 +17,52 @@ from tests.worlds import check_words, differing, goes_on, make_config
 
 SAC = ("algo=sac", "algo.warmup=16", "algo.batch_size=32", "algo.replay=32")
 KEYS = ("algo.learning_rate", "algo.lr_max")
+# PPO, and a reward model that knows the policy of start= and what its columns mean
+TASTE = """
+from dataclasses import replace
+
+import torch
+
+from gpusim_rl.algorithms.learner import RewardModel
+from gpusim_rl.algorithms.ppo import ppo, spec
+from gpusim_rl.core.metrics import Metric
+from gpusim_rl.core.states import shared
+
+
+class Taste(ppo.PPO): ...
+
+
+class Slow(RewardModel):
+    metrics = Metric("far"), Metric("cos"), Metric("done")
+
+    def __init__(self, spec, learner):
+        self.spec, self.policy, self.columns = spec, learner.policy, learner.columns
+        self.reference = SPEC.make_policy(spec, learner.cfg).requires_grad_(False)
+        self.told = torch.zeros(3)
+
+    def between(self):
+        if int(self.spec.iteration) == 0:
+            self.reference.load_state_dict(self.policy.state_dict())
+
+    def add_reward(self, record):
+        widths = self.spec.term_widths["critic"]
+        at = [*widths].index
+        terms = record.end.split([*widths.values()], -1)
+        mean = self.reference.mean(self.reference.actor.normalizer(record.obs))
+        self.told[0] = (mean - record.mean).abs().max()
+        self.told[1] = terms[at("pole")].norm(dim=-1).mean()
+        self.told[2] += self.spec.iteration > 0
+        record.reward.sub_(terms[at("speeds")].square().sum(-1))
+
+    def measures(self):
+        return self.told.clone()
+
+    def tensors(self):
+        return shared("slow/", self.reference.state_dict() | {"told": self.told})
+
+
+SPEC = replace(spec.SPEC, make=Taste, make_rewards=lambda *x: [Slow(*x)])
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -85,17 +131,19 @@ def test_what_another_has_learned(words):
 
 
 def test_a_subclass_begins_with_a_run_of_ppo(no_own_tasks, capfd):
-    """What fits is taken; a network of another width, or a run without an actor, is one line."""
+    """What fits is taken; a network of another width, or a run without an actor, is one line. Its
+    reward model keeps that policy, finds columns by name, and says when the training is done."""
     for folder in ("conf/algo", "algorithms"):
         Path(folder).mkdir(parents=True)
     Path("conf/algo/taste.yaml").write_text("defaults: [ppo, _self_]\nname: taste\n")
-    code = "from dataclasses import replace\nfrom gpusim_rl.algorithms.ppo import ppo, spec\n"
-    code += "class Taste(ppo.PPO): ...\nSPEC = replace(spec.SPEC, make=Taste)\n"
-    Path("algorithms/taste.py").write_text(code)
+    Path("algorithms/taste.py").write_text(TASTE)
     list(member("run").steps())
     state, _, _ = Run(Path("run")).checkpoints.restore(print)
     words = ("task=cartpole", *TINY, "algo=taste", "start=run")
-    iteration = Trainer(check_words(*words, "run_dir=own"), observed=False).loop.iteration
+    own, again = (
+        Trainer(check_words(*words, f"run_dir={x}"), observed=False) for x in ("own", "again")
+    )
+    iteration = own.loop.iteration
     policy = policy_of(iteration.state())
     assert differing(policy, policy_of(state)) == [] and type(iteration.learner).__name__ == "Taste"
     assert "start=run: it gives actor, critic, critic_normalizer, log_std" in capfd.readouterr().err
@@ -104,3 +152,7 @@ def test_a_subclass_begins_with_a_run_of_ppo(no_own_tasks, capfd):
     blind = {name: x for name, x in policy.items() if not name.startswith("policy/actor.")}
     with pytest.raises(ValueError, match="start=run: its policy has no actor"):
         join_networks(blind, iteration, Path("run"))
+    first, second = own.steps()
+    assert (first["far"], first["done"], second["done"]) == (0.0, 0.0, 1.0) and second["far"] > 0
+    assert first["cos"] == pytest.approx(1.0)
+    goes_on(iteration, again.loop.iteration)
