@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.sac.settings import Settings
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import ENDS, NUMBER, view_columns
-from gpusim_rl.core.ring import Ring
+from gpusim_rl.core.ring import Draw, Returns, Ring
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import as_array, torch_threads
 from gpusim_rl.networks.squashed import SoftActorCritic
@@ -23,6 +24,18 @@ from gpusim_rl.runs.demonstrations import Demonstrations
 VALUE, CRITIC_LOSS, ENTROPY, SKIPPED, COUNT = range(5)
 SCALE_FORGET_RATE = 0.02  # share of the scale of returns that an iteration forgets
 LEAST_RETURN_SCALE = 0.3  # costs of a policy that is paid nothing yet are not magnified
+
+
+class Batch(NamedTuple):
+    """n windows that an update learns from. Views are normalized."""
+
+    draw: Draw
+    critic: Tensor  # (n, nc) before the first step
+    action: Tensor  # (n, nu) the first
+    paid: Returns
+    after: Tensor  # (n, nc) the critic's, behind the last step
+    obs: Any  # (n, no) before the first step, or what else the policy's `draw` takes
+    later: Any  # behind the last step
 
 
 class SAC:
@@ -61,7 +74,7 @@ class SAC:
         self.draws = cfg.batch_size // (spec.num_envs * self.group.size)  # windows of each world
         if cfg.tf32 and device.type != "cpu":
             torch.set_float32_matmul_precision("high")
-        self.policy = policy = make_policy(spec, cfg)
+        self.policy = policy = self.make_policy(spec, cfg)
         self.columns = view_columns(spec.views) | policy.stored | {"reward": NUMBER} | ENDS
         self.log_alpha = nn.Parameter(torch.full((1,), math.log(cfg.alpha), device=device))
         critics = {"critic": [*policy.critic.parameters()]}
@@ -84,6 +97,25 @@ class SAC:
         self.target_std = as_array(cfg.target_std, device)[0]
         self.entropy_of_width = nu * 0.5 * math.log(2 * math.pi * math.e)
         self._add_steps, self._learn = spec.capture(self.add_steps), spec.capture(self.learn)
+
+    @staticmethod
+    def make_policy(
+        spec: Spec, cfg: Settings, kind: Callable[..., SoftActorCritic] = SoftActorCritic
+    ) -> SoftActorCritic:
+        """The networks that settings describe; ValueError if they cannot be as symmetric as asked.
+
+        kind: makes them, where a subclass has others.
+        """
+        symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden)
+        return kind(
+            spec.views,
+            spec.action_width,
+            hidden=cfg.hidden,
+            activation=cfg.activation,
+            bound=cfg.bound,
+            mirrors=mirrors if symmetry == "net" else None,
+            seed=spec.seed,
+        ).to(spec.device)
 
     def begin(self, ring: Ring, say: Callable[[str], None]) -> None:
         """Begin a ring with the demonstrations, if there are any. In place.
@@ -157,6 +189,20 @@ class SAC:
             obs, critic, noise = self.learn_values(ring)
         self.learn_policy(obs, critic, noise)
 
+    def choose_batch(self, ring: Ring, unit: Tensor) -> Batch:
+        """The windows that numbers (B, draws) in [0, 1) choose."""
+        return self.read_batch(ring, ring.draw(unit, self.cfg.window))
+
+    def read_batch(self, ring: Ring, draw: Draw) -> Batch:
+        """The windows that were drawn."""
+        policy, n = self.policy, self.cfg.window
+        windows = ring.windows(draw.places, n)
+        first, then = windows.at(0), windows.at(n)
+        obs, later = (policy.actor.normalizer(x.obs) for x in (first, then))
+        critic, after = (policy.critic_normalizer(x.critic) for x in (first, then))
+        paid = windows.returns(self.cfg.gamma)
+        return Batch(draw, critic, first.action, paid, after, obs, later)
+
     def learn_values(self, ring: Ring) -> tuple[Tensor, Tensor, Tensor]:
         """One step of the critics. In place; the batch's normalized views, and noise (n, nu)."""
         policy, cfg = self.policy, self.cfg
@@ -166,23 +212,20 @@ class SAC:
             unit = self.rng.uniform("sac/windows", 0.0, self.ones)
             noise = self.rng.normal("sac/actions", 2 * policy.nu * self.draws)
             noise, later = noise.view(-1, 2 * policy.nu).chunk(2, 1)
-            draw = ring.draw(unit, cfg.window)
-            windows = ring.windows(draw.places, cfg.window)
-            first, then, paid = windows.at(0), windows.at(cfg.window), windows.returns(cfg.gamma)
-            obs = policy.actor.normalizer(first.obs)
-            critic, after = (policy.critic_normalizer(x.critic) for x in (first, then))
-            action, log_prob = policy.draw(policy.actor.normalizer(then.obs), later)
-            value = policy.values(policy.target, after, action).min(0).values
+            batch = self.choose_batch(ring, unit)
+            draw, paid = batch.draw, batch.paid
+            action, log_prob = policy.draw(batch.later, later)
+            value = policy.values(policy.target, batch.after, action).min(0).values
             value = value - self.log_alpha.exp() * log_prob
             target = paid.gain / self.scale + paid.discount * value
-        taken = policy.values(policy.critic, critic, first.action / policy.bound)
+        taken = policy.values(policy.critic, batch.critic, batch.action / policy.bound)
         error = F.smooth_l1_loss(taken, target.expand_as(taken), reduction="none")
         self.step(self.critics, (error * (paid.valid * draw.weights)).sum() / cfg.batch_size)
         ring.update(draw.places, (taken.detach() - target) * paid.valid)
         self.target.lerp_(self.critics.weights["critic"].data, cfg.tau)
         self.sums[CRITIC_LOSS].add_(self.loss[0] * self.ready)
         self.sums[SKIPPED].add_(self.critics.bad * self.ready)
-        return obs, critic, noise
+        return batch.obs, batch.critic, noise
 
     def learn_policy(self, obs: Tensor, critic: Tensor, noise: Tensor) -> None:
         """One step of actor and temperature, on observations of the last batch. In place."""
@@ -233,20 +276,6 @@ class SAC:
         adam = self.critics.tensors() | self.actor.tensors()
         tensors = networks | shared("adam/", adam) | shared("sac/", entries)
         return tensors | per_world("sac/", {"running": self.running})
-
-
-def make_policy(spec: Spec, cfg: Settings) -> SoftActorCritic:
-    """The networks that settings describe; ValueError if they cannot be as symmetric as asked."""
-    symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden)
-    return SoftActorCritic(
-        spec.views,
-        spec.action_width,
-        hidden=cfg.hidden,
-        activation=cfg.activation,
-        bound=cfg.bound,
-        mirrors=mirrors if symmetry == "net" else None,
-        seed=spec.seed,
-    ).to(spec.device)
 
 
 def check_numbers(spec: Spec, cfg: Settings) -> int:
