@@ -131,7 +131,7 @@ class Ring:
         """(R, B) whether a window may begin at a row, as `draw` has it."""
         rows = torch.arange(len(self), device=self.count.device)[:, None]
         age = (self.count - 1 - rows).remainder(len(self))
-        return (age >= length) & (age < self.count - before)
+        return (age >= length) & (age < self.count.clamp(max=len(self)) - before)
 
     def draw(self, unit: Tensor, length: int, before: int = 0) -> Draw:
         """B k windows, which begin after `before` steps that are there, too.

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
+from gpusim_rl.algorithms.learner import LearnerSpec
 from gpusim_rl.algorithms.sac.spec import SPEC
 from gpusim_rl.core.record import Record, vector
 from gpusim_rl.core.symmetry import MirrorModule, unmoved
@@ -22,12 +23,18 @@ SMALL: dict[str, Any] = dict(hidden=(16, 16), batch_size=16, warmup=32, updates=
 
 
 def make_sac(
-    env: Any, *, num_steps: int = 8, graph: str = "parts", given: Any = None, **numbers: Any
+    env: Any,
+    *,
+    spec: LearnerSpec = SPEC,
+    num_steps: int = 8,
+    graph: str = "parts",
+    given: Any = None,
+    **numbers: Any,
 ) -> Any:
     """An iteration of a small SAC over an Env; `numbers` are those of `Settings`."""
     values = {key: x for key, x in read("algo/sac").items() if key != "name"}
     run = dict(num_steps=num_steps, graph=graph, fuse="on", given=given or {})
-    return join(env, SPEC, values | SMALL | numbers, **run)
+    return join(env, spec, values | SMALL | numbers, **run)
 
 
 def small_layers(*widths: int) -> HiddenLayers:

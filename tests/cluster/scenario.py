@@ -73,6 +73,28 @@ def in_step() -> dict[str, Any]:
     }
 
 
+def ring_in_step() -> dict[str, Any]:
+    """Two actors in step fill the ring of SAC, and the same from a checkpoint of one process."""
+    words = (*WORDS, "algo=sac", "algo.batch_size=48", "algo.warmup=384", "algo.replay=24")
+    one = make_alone(make_config(*words))
+    iterate(one, 2)
+    middle = one.state()
+    iterate(one, 2)
+    many = make_iteration(make_config(*words, *SYNC, "cluster.actors=2"))
+    iterate(many, 4)
+    expected, filled = one.state(), many.state()
+    many.load(middle, "one process")
+    iterate(many, 2)
+    resumed = many.state()
+    many.close()
+    return {
+        "one process": sorted({*differing(filled, expected)} - {*SUMS}),
+        "after a resume": sorted({*differing(resumed, expected)} - {*SUMS}),
+        "learned": any(x.startswith("policy/actor.net") for x in differing(middle, expected)),
+        "rows": int(filled["ring/count"].min()),
+    }
+
+
 def samples(policy: Any) -> float:
     """That the normalizer of a policy has seen, which tells the policies of a training apart."""
     return float(policy.actor.normalizer.count)
@@ -206,7 +228,8 @@ def main() -> None:
     """Run all, in one Ray, and write what was seen."""
     torch.set_num_threads(1)
     ray = Engine(4, None)
-    seen = {"in step": in_step(), "on their own": on_their_own(Path(sys.argv[1]).parent)}
+    seen = {"in step": in_step(), "ring": ring_in_step()}
+    seen |= {"on their own": on_their_own(Path(sys.argv[1]).parent)}
     ray.close()
     Path(sys.argv[1]).write_text(json.dumps(seen))
 

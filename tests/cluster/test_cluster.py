@@ -73,6 +73,15 @@ def test_in_step_is_one_process(seen):
 
 
 @pytest.mark.slow
+def test_a_ring_in_step_is_that_of_one_process(seen):
+    """Two actors fill the ring of SAC: it and what is learned are one process's to the bit, after a
+    resume, too."""
+    now = seen["ring"]
+    assert now["one process"] == [] and now["after a resume"] == []
+    assert now["learned"] and now["rows"] == 32
+
+
+@pytest.mark.slow
 def test_no_step_is_learned_from_twice(seen):
     """Without step the lag is bounded, late packets are refused and counted, and each packet that
     was learned from is of an account, over a death and a stopped actor. That the policy of a

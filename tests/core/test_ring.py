@@ -1,21 +1,28 @@
 """Windows of a ring, against a reference in NumPy."""
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.record import FLAG, NUMBER, Record, vector
-from gpusim_rl.core.ring import Returns, Ring, RingSpec
+from gpusim_rl.core.ring import Returns, Ring, RingSpec, Uniform
+from tests.algorithms.own.priority import LEAST_ERROR, Prioritized
 
 COLUMNS = dict(obs=vector(2), action=vector(1), reward=NUMBER)
 COLUMNS |= dict(terminated=FLAG, truncated=FLAG, fault=FLAG)
 ROWS, WORLDS, LENGTH, GAMMA = 12, 3, 3, 0.9
 
 
-def make_ring(written: int) -> Ring:
+PRIORITIZED = partial(Prioritized, exponent=0.5, beta=1.0)
+
+
+def make_ring(written: int, sampler: Any = Uniform) -> Ring:
     """A ring after so many steps, of which a tenth each end in every way; faults hold NaN."""
-    ring = Ring(COLUMNS, RingSpec(ROWS), WORLDS, torch.device("cpu"))
+    ring = Ring(COLUMNS, RingSpec(ROWS, sampler=sampler), WORLDS, torch.device("cpu"))
     slab = Record.zeros(COLUMNS, 1, WORLDS, device=torch.device("cpu"))
     generator = torch.Generator().manual_seed(written)
     for step in range(written):
@@ -100,3 +107,47 @@ def test_a_ring_that_is_not_filled_gives_numbers():
     unit = torch.rand(WORLDS, 5, generator=torch.Generator().manual_seed(3))
     _, then, paid = draw(make_ring(1), unit)
     assert torch.isfinite(paid.gain).all() and torch.isfinite(then.obs).all()
+
+
+@pytest.mark.parametrize("sampler", [Uniform, PRIORITIZED], ids=["uniform", "priority"])
+@pytest.mark.parametrize("written", [6, ROWS, ROWS + 1, 40])
+def test_what_is_drawn_lies_in_the_ring(sampler, written):
+    """With two steps before it, each window that does and no other, as `may_begin` has it."""
+    ring = make_ring(written, sampler)
+    unit = torch.rand(WORLDS, 400, generator=torch.Generator().manual_seed(4))
+    drawn = ring.draw(unit, LENGTH, 2)
+    steps = ring.windows(drawn.places, LENGTH, 2).steps().obs[..., 0]
+    assert steps.diff(dim=0).eq(1).all()
+    assert {*steps[2].tolist()} == {*range(max(0, written - ROWS) + 2, written - LENGTH)}
+    allowed = {tuple(x) for x in ring.may_begin(LENGTH, 2).nonzero().tolist()}
+    assert {tuple(x) for x in drawn.places.tolist()} == allowed
+    torch.testing.assert_close(drawn.weights, torch.ones_like(drawn.weights))
+
+
+def test_priorities_are_the_shares_of_draws():
+    """Windows are drawn in proportion, those of no error never, and the weights make them alike.
+    A row drawn twice takes the larger error, and a new row the largest seen."""
+    ring = make_ring(40, PRIORITIZED)
+    rows = torch.arange(ROWS).repeat(WORLDS)
+    places = torch.stack([rows, torch.arange(WORLDS).repeat_interleave(ROWS)], 1)
+    errors = torch.rand(2, len(places), generator=torch.Generator().manual_seed(5)) ** 2
+    errors[:, rows % 5 == 0] = 0.0
+    ring.update(places.repeat(2, 1), torch.cat([errors, 0.5 * errors], 1))
+    size = errors.mean(0).view(WORLDS, ROWS)
+    mass = torch.where(size > 0, (size + LEAST_ERROR).sqrt(), 0.0)
+    assert torch.equal(ring.sampler.mass, mass)
+    allowed, n = ring.may_begin(LENGTH).T, 9000
+    unit = torch.rand(WORLDS, n, generator=torch.Generator().manual_seed(6))
+    drawn = ring.draw(unit, LENGTH)
+    at = drawn.places[:, 1] * ROWS + drawn.places[:, 0]
+    counts = at.bincount(minlength=WORLDS * ROWS).view(WORLDS, ROWS)
+    expected = n * mass * allowed / (mass * allowed).sum(1, keepdim=True)
+    some = expected > 0
+    assert not counts[~some].any()
+    chi = ((counts - expected) ** 2 / expected)[some].sum()
+    assert chi < 45.3  # of at most 20 degrees of freedom, in one of a thousand
+    sums = torch.zeros(WORLDS * ROWS).index_add_(0, at, drawn.weights).view(WORLDS, ROWS)[some]
+    torch.testing.assert_close(sums, sums.mean().expand_as(sums), rtol=0.15, atol=0)
+    before = ring.sampler.largest.clone()
+    ring.write(Record.zeros(COLUMNS, 2, WORLDS, device=torch.device("cpu")))
+    assert torch.equal(ring.sampler.mass[:, [4, 5]], before[:, None].expand(-1, 2))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,8 @@ from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.sac.settings import Settings
 from gpusim_rl.core.metrics import Metric
-from gpusim_rl.core.record import ENDS, NUMBER, Record, view_columns
-from gpusim_rl.core.ring import Ring
+from gpusim_rl.core.record import ENDS, NUMBER, view_columns
+from gpusim_rl.core.ring import Draw, Returns, Ring
 from gpusim_rl.core.states import Live, per_world, shared
 from gpusim_rl.core.streams import as_array, torch_threads
 from gpusim_rl.networks.squashed import SoftActorCritic
@@ -23,6 +24,18 @@ from gpusim_rl.runs.demonstrations import Demonstrations
 VALUE, CRITIC_LOSS, ENTROPY, SKIPPED, COUNT = range(5)
 SCALE_FORGET_RATE = 0.02  # share of the scale of returns that an iteration forgets
 LEAST_RETURN_SCALE = 0.3  # costs of a policy that is paid nothing yet are not magnified
+
+
+class Batch(NamedTuple):
+    """n windows that an update learns from."""
+
+    draw: Draw
+    critic: Tensor  # (n, nc) the critic's normalized view before the first step
+    action: Tensor  # (n, nu) the first
+    paid: Returns
+    after: Tensor  # (n, nc) the critic's normalized view behind the last step
+    first: Any  # the first steps (n, …), of which `features` makes what the policy's `draw` takes
+    then: Any  # the steps behind the last ones
 
 
 class SAC:
@@ -61,7 +74,7 @@ class SAC:
         self.draws = cfg.batch_size // (spec.num_envs * self.group.size)  # windows of each world
         if cfg.tf32 and device.type != "cpu":
             torch.set_float32_matmul_precision("high")
-        self.policy = policy = make_policy(spec, cfg)
+        self.policy = policy = self.make_policy(spec, cfg)
         views = {x: spec.views[x] for x in ("actor", "critic", *cfg.encoders)}
         self.columns = view_columns(views) | policy.stored | {"reward": NUMBER} | ENDS
         self.log_alpha = nn.Parameter(torch.full((1,), math.log(cfg.alpha), device=device))
@@ -85,6 +98,26 @@ class SAC:
         self.target_std = as_array(cfg.target_std, device)[0]
         self.entropy_of_width = nu * 0.5 * math.log(2 * math.pi * math.e)
         self._add_steps, self._learn = spec.capture(self.add_steps), spec.capture(self.learn)
+
+    @staticmethod
+    def make_policy(
+        spec: Spec, cfg: Settings, kind: Callable[..., SoftActorCritic] = SoftActorCritic
+    ) -> SoftActorCritic:
+        """The networks that settings describe; ValueError if they cannot be as symmetric as asked.
+
+        kind: makes them, where a subclass has others.
+        """
+        symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden, bool(cfg.encoders))
+        return kind(
+            spec.views,
+            spec.action_width,
+            hidden=cfg.hidden,
+            activation=cfg.activation,
+            bound=cfg.bound,
+            mirrors=mirrors if symmetry == "net" else None,
+            encoders=cfg.encoders,
+            seed=spec.seed,
+        ).to(spec.device)
 
     def begin(self, ring: Ring, say: Callable[[str], None]) -> None:
         """Begin a ring with the demonstrations, if there are any. In place.
@@ -159,7 +192,20 @@ class SAC:
             self.learn_values(ring)
         self.learn_policy(*self.learn_values(ring))
 
-    def learn_values(self, ring: Ring) -> tuple[Record, Tensor, Tensor]:
+    def choose_batch(self, ring: Ring, unit: Tensor) -> Batch:
+        """The windows that numbers (B, draws) in [0, 1) choose."""
+        return self.read_batch(ring, ring.draw(unit, self.cfg.window))
+
+    def read_batch(self, ring: Ring, draw: Draw) -> Batch:
+        """The windows that were drawn."""
+        policy, n = self.policy, self.cfg.window
+        windows = ring.windows(draw.places, n)
+        first, then = windows.at(0), windows.at(n)
+        critic, after = (policy.critic_normalizer(x.critic) for x in (first, then))
+        paid = windows.returns(self.cfg.gamma)
+        return Batch(draw, critic, first.action, paid, after, first, then)
+
+    def learn_values(self, ring: Ring) -> tuple[Any, Tensor, Tensor]:
         """One step of the critics. In place; the first steps of the batch, what the critics see of
         them, and noise (n, nu)."""
         policy, cfg = self.policy, self.cfg
@@ -169,29 +215,27 @@ class SAC:
             unit = self.rng.uniform("sac/windows", 0.0, self.ones)
             noise = self.rng.normal("sac/actions", 2 * policy.nu * self.draws)
             noise, later = noise.view(-1, 2 * policy.nu).chunk(2, 1)
-            draw = ring.draw(unit, cfg.window)
-            windows = ring.windows(draw.places, cfg.window)
-            first, then, paid = windows.at(0), windows.at(cfg.window), windows.returns(cfg.gamma)
-            critic, after = (policy.critic_normalizer(x.critic) for x in (first, then))
-            action, log_prob = policy.draw(self.features(then), later)
-            value = policy.values(policy.target, after, action).min(0).values
+            batch = self.choose_batch(ring, unit)
+            draw, paid = batch.draw, batch.paid
+            action, log_prob = policy.draw(self.features(batch.then), later)
+            value = policy.values(policy.target, batch.after, action).min(0).values
             value = value - self.log_alpha.exp() * log_prob
             target = paid.gain / self.scale + paid.discount * value
-        taken = policy.values(policy.critic, critic, first.action / policy.bound)
+        taken = policy.values(policy.critic, batch.critic, batch.action / policy.bound)
         error = F.smooth_l1_loss(taken, target.expand_as(taken), reduction="none")
         self.step(self.critics, (error * (paid.valid * draw.weights)).sum() / cfg.batch_size)
         ring.update(draw.places, (taken.detach() - target) * paid.valid)
         self.target.lerp_(self.critics.weights["critic"].data, cfg.tau)
         self.sums[CRITIC_LOSS].add_(self.loss[0] * self.ready)
         self.sums[SKIPPED].add_(self.critics.bad * self.ready)
-        return first, critic, noise
+        return batch.first, batch.critic, noise
 
-    def features(self, steps: Record) -> Tensor:
+    def features(self, steps: Any) -> Any:
         """(n, width) what the actor's layers are given in some steps (n, …)."""
         actor = self.policy.actor
         return actor.features(actor.normalizer(steps.obs), steps.column)
 
-    def learn_policy(self, first: Record, critic: Tensor, noise: Tensor) -> None:
+    def learn_policy(self, first: Any, critic: Tensor, noise: Tensor) -> None:
         """One step of actor and temperature, on the first steps of the last batch. In place."""
         policy, n = self.policy, self.cfg.batch_size
         action, log_prob = policy.draw(self.features(first), noise)
@@ -240,21 +284,6 @@ class SAC:
         adam = self.critics.tensors() | self.actor.tensors()
         tensors = networks | shared("adam/", adam) | shared("sac/", entries)
         return tensors | per_world("sac/", {"running": self.running})
-
-
-def make_policy(spec: Spec, cfg: Settings) -> SoftActorCritic:
-    """The networks that settings describe; ValueError if they cannot be as symmetric as asked."""
-    symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden, bool(cfg.encoders))
-    return SoftActorCritic(
-        spec.views,
-        spec.action_width,
-        hidden=cfg.hidden,
-        activation=cfg.activation,
-        bound=cfg.bound,
-        mirrors=mirrors if symmetry == "net" else None,
-        encoders=cfg.encoders,
-        seed=spec.seed,
-    ).to(spec.device)
 
 
 def check_numbers(spec: Spec, cfg: Settings) -> int:
