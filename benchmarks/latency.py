@@ -49,7 +49,9 @@ def bare(hidden: tuple[int, ...], inputs: int, outputs: int) -> onnxruntime.Infe
 def exported(folder: Path, hidden: tuple[int, ...]) -> Path:
     """An untrained quadruped's file with a network of this size."""
     task = make_task("quadruped")
-    actor: Any = make_policy(*fresh_env(task, "quadruped", 2).dims, hidden=hidden, seed=3).actor
+    env = fresh_env(task, "quadruped", 2)
+    widths = (env.views[x].shape[0] for x in ("actor", "critic"))
+    actor: Any = make_policy(*widths, env.task.action_width, hidden=hidden, seed=3).actor
     about = rest(task, Controller(task, actor))
     return export_task("quadruped", folder / "policy.onnx", task=task, actor=actor, rest=about).path
 

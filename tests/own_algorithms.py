@@ -95,6 +95,11 @@ learning_rate: 0.01
 hidden: [32]
 activation: tanh
 std: 0.6
+min_std: 0.05
+memory: none
+memory_size: 1
+memory_frames: 2
+amp: null
 """
 
 

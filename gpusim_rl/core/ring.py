@@ -77,6 +77,7 @@ class RingSpec:
     sampler: Callable[[int, int, torch.device], Sampler] = Uniform  # of rows, worlds, a device
 
 
+# Why: docs/decisions/records.md
 class Ring:
     """The last R steps of each of B worlds. Everything is written in place.
 

@@ -25,9 +25,9 @@ def number(allowed: Range, default: Any = MISSING) -> Any:
     return field(default=default, metadata={"range": allowed})
 
 
-def word(*choices: str, default: Any = MISSING) -> Any:
+def word(*choices: str) -> Any:
     """A field that holds one of some words."""
-    return field(default=default, metadata={"choices": choices})
+    return field(metadata={"choices": choices})
 
 
 def limits(kind: Any, section: str) -> dict[str, Range]:

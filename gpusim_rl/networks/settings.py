@@ -11,10 +11,10 @@ class NetworkSettings:
     """Layers, memory and noise of a policy, which conf/algo/ppo.yaml explains."""
 
     hidden: tuple[int, ...] = number(WIDTH)
-    activation: str = "elu"  # one of `LAYERS`
-    memory: str = word("none", "gru", "attention", default="none")  # one of `ENCODERS`, or none
-    memory_size: int = number(WIDTH, 64)
-    memory_frames: int = number(FRAMES, 8)
+    activation: str  # one of `LAYERS`
+    memory: str = word("none", "gru", "attention")  # one of `ENCODERS`, or none
+    memory_size: int = number(WIDTH)
+    memory_frames: int = number(FRAMES)
     std: float = number(POSITIVE)
-    min_std: float = number(POSITIVE, 0.05)
-    amp: str | None = None  # the weights stay float32
+    min_std: float = number(POSITIVE)
+    amp: str | None  # the weights stay float32

@@ -76,8 +76,9 @@ def test_their_words_and_ours(tmp_path, name):
     assert (bridge.ours(theirs) - ours).abs().max() < 1e-5
 
 
-def test_who_speaks_so():
-    """Walkers do; a scan, a hidden clock, a turned imu and targets that follow joints do not."""
+def test_who_speaks_so(monkeypatch):
+    """Walkers do; a scan, a hidden clock, a turned imu and targets that follow joints do not. Nor
+    do actions of another width than the servos."""
 
     def says(name: str, **settings: Any) -> bool:
         env = fresh_env(make_task(name, **settings), name, worlds=1)
@@ -89,6 +90,9 @@ def test_who_speaks_so():
     assert not any(says(name) for name in ("getup", "drone", "reach"))
     env = fresh_env(make_task("humanoid"), "humanoid", worlds=1)
     assert not fits(env.task, env.term_widths | {"scan": 9})
+    with monkeypatch.context() as other:
+        other.setattr(type(env.task), "action_width", 1)
+        assert not fits(env.task, env.term_widths)
     env.task.mjm.site("imu").quat = [0, 0, 0, 1]
     assert not fits(env.task, env.term_widths)
 

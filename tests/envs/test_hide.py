@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpusim_rl.assembly.joining import make_spec
+from gpusim_rl.assembly.joining import RunSpec, make_spec
 from tests.worlds import make_env, refusal
 
 
@@ -39,7 +39,7 @@ def test_a_mistake_is_one_line(task, hide, says):
 def test_the_columns_of_a_term():
     """A learner knows the columns of each term in both views."""
     env = make_env("quadruped", 4, hide=("gyro",), history={"up": 3})
-    terms = make_spec(env, 4, "off", 0).term_widths
+    terms = make_spec(env, RunSpec(num_steps=4)).term_widths
     assert [sum(widths.values()) for widths in terms.values()] == [*env.dims[:2]]
     assert terms["actor"]["gyro"] == 0 and terms["actor"]["up"] == 3 * env.term_widths["up"]
     state = env.current_state()

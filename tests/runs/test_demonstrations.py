@@ -90,17 +90,13 @@ def test_rows_of_a_ring():
     columns = dict(obs=vector(2), action=vector(1), reward=NUMBER)
     columns |= dict.fromkeys(("terminated", "truncated", "fault"), FLAG)
     demos, worlds = shown(), torch.tensor([3, 4])
-    ring = Record.zeros(columns, 8, 2, device=torch.device("cpu"))
-    ring.rows.fill_(7.0)
-    demos.write_rows(ring, 5, worlds)
+    steps = demos.steps(columns, 5, worlds)
     for world in range(2):
-        steps = [(int(worlds[world]) * 5 + t) % 6 for t in range(5)]
-        assert torch.equal(ring.obs[:5, world], demos.record.obs[steps])
-        assert torch.equal(ring.terminated[:5, world], demos.record.terminated[steps])
-        ends = demos.record.truncated[steps[:-1]].tolist()
-        assert ring.truncated[:4, world].tolist() == ends
-    assert (ring.terminated | ring.truncated)[4].all() and not ring.fault[:5].any()
-    assert (ring.rows[5:] == 7).all()
-    logp = Record.zeros(columns | {"logp": NUMBER}, 8, 2, device=torch.device("cpu"))
+        taken = [(int(worlds[world]) * 5 + t) % 6 for t in range(5)]
+        assert torch.equal(steps.obs[:, world], demos.record.obs[taken])
+        assert torch.equal(steps.terminated[:, world], demos.record.terminated[taken])
+        ends = demos.record.truncated[taken[:-1]].tolist()
+        assert steps.truncated[:4, world].tolist() == ends
+    assert (steps.terminated | steps.truncated)[4].all() and not steps.fault.any()
     with pytest.raises(ValueError, match="demonstrations have no column 'logp'"):
-        demos.write_rows(logp, 5, worlds)
+        demos.steps(columns | {"logp": NUMBER}, 5, worlds)

@@ -89,7 +89,8 @@ def test_a_subclass_begins_with_a_run_of_ppo(no_own_tasks, capfd):
     for folder in ("conf/algo", "algorithms"):
         Path(folder).mkdir(parents=True)
     Path("conf/algo/taste.yaml").write_text("defaults: [ppo, _self_]\nname: taste\n")
-    code = "from gpusim_rl.algorithms.ppo.ppo import PPO\n\n\nclass Taste(PPO): ...\n"
+    code = "from dataclasses import replace\nfrom gpusim_rl.algorithms.ppo import ppo, spec\n"
+    code += "class Taste(ppo.PPO): ...\nSPEC = replace(spec.SPEC, make=Taste)\n"
     Path("algorithms/taste.py").write_text(code)
     list(member("run").steps())
     state, _, _ = Run(Path("run")).checkpoints.restore(print)
