@@ -253,10 +253,12 @@ class Config:
                 raise ValueError(f"{key}={path!r}: expected a path")
         if self.gate and self.export == "none":
             raise ValueError("gate=true judges the exported file: not with export=none")
-        if self.algo.name == "distill" and self.teacher is None:
-            raise ValueError("algo=distill imitates the policy of a run: name it with teacher=RUN")
-        if self.teacher is not None and self.algo.name != "distill" and not self.algo_code:
-            raise ValueError(f"teacher={self.teacher} is for algo=distill, not {self.algo.name}")
+        algo, taught = self.algo.name, learners_of("teacher")
+        if algo in taught and self.teacher is None:
+            raise ValueError(f"algo={algo} imitates the policy of a run: name it with teacher=RUN")
+        if self.teacher is not None and algo not in taught and not self.algo_code:
+            choices = " or ".join(taught)
+            raise ValueError(f"teacher={self.teacher} is for algo={choices}, not {algo}")
         for name in SETTINGS:
             settings = getattr(self, name).settings
             allowed = limits(settings, name) if is_dataclass(settings) else {}
@@ -289,12 +291,22 @@ def settings_in(package: str) -> Any:
     return import_module(f"{package}.settings").Settings
 
 
+def files_in(package: str) -> tuple[FileKey, ...]:
+    """The keys of a package that name files."""
+    return vars(import_module(f"{package}.settings")).get("FILES", ())
+
+
+def learners_of(key: str) -> list[str]:
+    """The algorithms of ours that have a key that names a file."""
+    names = sorted(our_names("algo"))
+    return [x for x in names if key in (file.key for file in files_in(f"{SETTINGS['algo']}.{x}"))]
+
+
 @cache
 def our_file_keys() -> tuple[FileKey, ...]:
     """The keys of tasks, robots, learners and reward models of ours that name files."""
     packages = [f"{SETTINGS[x]}.{y}" for x in SETTINGS for y in sorted(our_names(x) - {"none"})]
-    settings = [import_module(f"{package}.settings") for package in (CLONING, *packages)]
-    found = [file for module in settings for file in getattr(module, "FILES", ())]
+    found = [file for package in (CLONING, *packages) for file in files_in(package)]
     return (*MODELS, *actuator_spec.FILES, *found)
 
 

@@ -1,7 +1,7 @@
 """Proximal policy optimization (arXiv:1707.06347), as robot learners expect it."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from gpusim_rl.networks.policy import ActorCritic, Memory
 
 # `PPO.skips`: skipped minibatches since the last report and in this iteration; bad iterations.
 SKIPPED, SKIPPED_NOW, BAD = range(3)
+
+P = TypeVar("P", bound=ActorCritic)
 
 
 class PPO:
@@ -188,7 +190,7 @@ class PPO:
         return networks | shared("adam/", self.optimizer.tensors()) | shared("ppo/", sums | rates)
 
 
-def make_policy(spec: Spec, cfg: Any, kind: Callable[..., Any] = ActorCritic) -> Any:
+def make_policy(spec: Spec, cfg: Any, kind: Callable[..., P] = ActorCritic) -> P:
     """The networks that settings describe; ValueError if they cannot be as symmetric as asked."""
     symmetry, mirrors = spec.choose_symmetry(
         cfg.symmetry, cfg.hidden, cfg.memory != "none" or bool(cfg.encoders)
