@@ -228,6 +228,10 @@ class Iteration(Player):
         learner_names = live.keys() - self.env.tensors().keys()
         load_state({name: live[name] for name in learner_names}, state, self.group)
         self.env.load({name: x for name, x in state.items() if name not in learner_names})
+        self.renew()
+
+    def renew(self) -> None:
+        """After a load: a ring that no checkpoint holds begins anew, and the host knows counts."""
         if self.ring and not self.ring.spec.saved:
             self.ring.count.zero_()
             self.begin()

@@ -143,8 +143,7 @@ class ClusterIteration(Iteration):
             source.begin_again(int(state.get("cluster/lives", torch.zeros(1)).max()))
         load_state(learned, state, group)
         source.version += 1 + source.ledger.max_lag  # what was collected before is too old
-        self.spec.life.fill_(self.life)
-        self.iterations = self.logged = int(self.spec.iteration)
+        self.renew()
 
     def begin_evaluation(self, evaluate: Callable[[Any], float]) -> Evaluation:
         """As `Iteration` has it; where actors are ahead of the learner, in a process beside it."""

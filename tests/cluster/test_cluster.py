@@ -160,7 +160,7 @@ def test_a_death_is_one_line(seen):
     "words, says",
     [
         ("cluster=ray num_envs=25", "num_envs=25 does not divide into cluster.actors=2"),
-        ("cluster=ray algo=sac", "choose algo=ppo"),
+        ("cluster=ray algo=sac", "set cluster.sync=true"),
         ("cluster=ray cluster.address=10.0.0.1:6379", "RAY_AUTH_MODE=token"),
         ("algo.correction=vtrace", "algo.correction=vtrace changes nothing here"),
         ("algo.correction=proximal", "algo.correction=proximal changes nothing here"),
