@@ -274,7 +274,12 @@ def make_env(
 
 def join(env: Env, algorithm: LearnerSpec, numbers: dict[str, Any], **run: Any) -> Iteration:
     """An iteration of an algorithm over an Env; `run` are fields of `RunSpec`."""
-    return assemble(env, algorithm, algorithm.settings(**numbers), RunSpec(**run))
+    return assemble(
+        env,
+        algorithm,
+        algorithm.settings(**numbers),
+        RunSpec(**{"graph": "parts", "threads": 0} | run),
+    )
 
 
 def make_ppo(

@@ -92,7 +92,7 @@ def make_player(config: Config) -> Player:
     algorithm, settings = load_learner(config.algo.name, config.algo_code), config.algo.settings
     if config.algo_code:
         settings = make_settings(algorithm, settings, config.algo.name)
-    spec = make_spec(env, RunSpec(num_steps=config.num_steps))
+    spec = make_spec(env, RunSpec(num_steps=config.num_steps, graph="off", threads=1))
     return Player(env, algorithm.make_policy(spec, settings))
 
 
@@ -121,7 +121,7 @@ def load_teacher(cfg: Config, env: Env) -> Any:
     algorithm, width = load_learner(name), sum(env.term_widths.values())
     views = env.views | {"actor": vector(width)}
     spec = replace(
-        make_spec(env, RunSpec(num_steps=cfg.num_steps)),
+        make_spec(env, RunSpec(num_steps=cfg.num_steps, graph="off", threads=1)),
         views=views,
         mirrors=partial(find_mirrors, env, {}),
         term_widths=env.observer.view_terms | {"actor": env.term_widths},

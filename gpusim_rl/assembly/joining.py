@@ -35,8 +35,8 @@ class RunSpec:
     """What a training has beside its Env and its algorithm."""
 
     num_steps: int  # T, control steps of each world in an iteration
-    graph: str = "parts"  # parts, whole or off
-    threads: int = 0  # of an update on the CPU, as `Spec` has them
+    graph: str  # parts, whole or off
+    threads: int  # of an update on the CPU, as `Spec` has them
     fuse: str = "off"
     # numbers of the task and of the settings that change; `changeable` are keys of others
     schedule: Curriculum = field(default_factory=Curriculum)

@@ -48,7 +48,14 @@ NAMED = ("recipe", "ranges")  # groups whose numbers stand in the run itself
 # What it cannot change, nor the files that a run has; other keys it changes with a warning
 FIXED = (
     *("task", "terrain", "robot", "recipe", "ranges", "seed", "num_envs", "gpu", "sim.name"),
-    *("algo.hidden", "algo.activation", "algo.std", "algo.min_std", "algo.symmetry"),
+    *(
+        "algo.hidden",
+        "algo.encoders",
+        "algo.activation",
+        "algo.std",
+        "algo.min_std",
+        "algo.symmetry",
+    ),
     *("algo.memory", "algo.memory_size", "algo.memory_frames", "algo.name"),
     *("algo.replay", "algo.alpha", "reward.name", "reward.hidden", "reward.features"),
     # what was done before the first rollout

@@ -111,8 +111,8 @@ TRAIN |= {
     "curriculum={1:{from:0,to:1,by:iteration,start:0,stop:1}}": "curriculum: 1 cannot be scheduled",
 }
 BUILD = {  # answered by what the value is for, when it is built
-    "curriculum={algo.learning_rate:{from:0.1,to:1,by:iteration,start:0,stop:9}}": "algo."
-    "learning_rate cannot be scheduled: choose of algo.gamma",
+    "curriculum={algo.update_epochs:{from:1,to:2,by:iteration,start:0,stop:9}}": "algo."
+    "update_epochs cannot be scheduled: choose of algo.gamma",
     "task.clip=-1": "task.clip=-1: expected a number above 0",
     "task.share_standing=1.5": "task.share_standing=1.5: expected a number from 0 to below 1",
     "task=cartpole task.randomise.push.kind=uniform": "task.randomise.push: this model has no "

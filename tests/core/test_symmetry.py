@@ -12,7 +12,7 @@ from gpusim_rl.algorithms.ppo.loss import APPROX_KL, loss
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.assembly.environment import robot_arguments
 from gpusim_rl.assembly.iteration import make_iteration as build_iteration
-from gpusim_rl.assembly.joining import make_spec
+from gpusim_rl.assembly.joining import RunSpec, make_spec
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.record import Record
@@ -557,7 +557,7 @@ def test_a_lopsided_robot_trains_without(capsys):
     """By default a robot that is not its own image has plain networks, and one line says why."""
     env = make_env(num_envs=2)
     env.task.mjm = lopsided("hip")
-    spec = make_spec(env, num_steps=4, graph="off", threads=0)
+    spec = make_spec(env, RunSpec(num_steps=4, graph="off", threads=0))
     assert spec.choose_symmetry("auto", (8,)) == ("none", None)
     said = capsys.readouterr().err
     assert said.startswith("warning: robot.mirror: ") and said.count("\n") == 1
