@@ -11,8 +11,8 @@ from torch.nn import Module
 
 from gpusim_rl.algorithms.iteration import Player
 from gpusim_rl.assembly.environment import build_env
-from gpusim_rl.assembly.joining import RunSpec, find_mirrors, make_settings, make_spec
-from gpusim_rl.assembly.learners import ACTOR, LEARNERS, load_learner
+from gpusim_rl.assembly.joining import RunSpec, find_mirrors, make_spec
+from gpusim_rl.assembly.learners import ACTOR, LEARNERS, algorithm_of, load_learner
 from gpusim_rl.config import compose, resume
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core import errors
@@ -89,9 +89,7 @@ def make_player(config: Config) -> Player:
     on_cpu |= {"sim": {"name": "native", "threads": 1}}
     config = config.replace(on_cpu)
     env = build_env(config, 1, Curriculum(config.curriculum))
-    algorithm, settings = load_learner(config.algo.name, config.algo_code), config.algo.settings
-    if config.algo_code:
-        settings = make_settings(algorithm, settings, config.algo.name)
+    algorithm, settings = algorithm_of(config)
     spec = make_spec(env, RunSpec(num_steps=config.num_steps, graph="off", threads=1))
     return Player(env, algorithm.make_policy(spec, settings))
 

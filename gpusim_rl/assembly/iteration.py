@@ -6,8 +6,8 @@ from typing import Any
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.assembly.earlier_runs import fitting_demos, load_teacher
 from gpusim_rl.assembly.environment import build_env
-from gpusim_rl.assembly.joining import RunSpec, assemble, make_settings
-from gpusim_rl.assembly.learners import load_learner, load_reward, own_files, read_files
+from gpusim_rl.assembly.joining import RunSpec, assemble
+from gpusim_rl.assembly.learners import algorithm_of, load_reward, own_files, read_files
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.file_keys import Given
@@ -45,9 +45,7 @@ def join_learner(cfg: Config, env: Env, **more: Any) -> Iteration:
 
     more: fields of `RunSpec`, instead of what the configuration says.
     """
-    algorithm, settings = load_learner(cfg.algo.name, cfg.algo_code), cfg.algo.settings
-    if cfg.algo_code:
-        settings = make_settings(algorithm, settings, cfg.algo.name)
+    algorithm, settings = algorithm_of(cfg)
     reward = None if cfg.reward.name == "none" else load_reward(cfg.reward.name)
     options: dict[str, Any] = {
         **{key: getattr(cfg, key) for key in ("num_steps", "graph", "threads", "fuse")},

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from importlib import import_module
+from typing import Any
 
 from gpusim_rl.algorithms.learner import Learner, LearnerSpec, RewardSpec
 from gpusim_rl.algorithms.load import load_algorithm
+from gpusim_rl.assembly.joining import make_settings
 from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.config.run_files import check_file
 from gpusim_rl.config.sections import Config
@@ -56,5 +58,13 @@ def read_files(files: Iterable[FileKey], cfg: Config) -> Given:
 
 def world_multiple(cfg: Config) -> int:
     """The number of which a process's worlds must be a multiple, for the learner's sake."""
-    rule = load_learner(cfg.algo.name, cfg.algo_code).world_multiple
-    return rule(cfg.algo.settings) if rule else 1
+    algorithm, settings = algorithm_of(cfg)
+    return algorithm.world_multiple(settings) if algorithm.world_multiple else 1
+
+
+def algorithm_of(cfg: Config) -> tuple[LearnerSpec[Learner], Any]:
+    """The algorithm of a configuration, and its settings; ValueError if a user's own is wrong."""
+    algorithm, settings = load_learner(cfg.algo.name, cfg.algo_code), cfg.algo.settings
+    return algorithm, make_settings(
+        algorithm, settings, cfg.algo.name
+    ) if cfg.algo_code else settings

@@ -44,9 +44,9 @@ def main(arguments: list[str]) -> None:
         if count < 1:
             raise ValueError(f"{run.path} keeps no hashes of its first iterations")
         training = make_iteration(cfg)
-        training.begin()
         if (file := run.path / START).is_file():
             training.policy.load(load_file(file), str(file))
+        training.begin()
     for line in differences(run):
         print(errors.printable(line))
     if training.schedule.needs_evaluation and count > cfg.eval_every:

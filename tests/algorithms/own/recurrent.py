@@ -64,10 +64,6 @@ class RecurrentPolicy(SoftActorCritic):
         columns, memory = super().choose(head, memory, rng)
         return columns | {"h": h}, memory
 
-    @torch.no_grad()
-    def act(self, obs, memory):
-        return self.actor(obs, memory)
-
     def draw(self, x, noise):
         """As SAC has it, of the steps of sequences, one sequence after the other."""
         y, _ = self.actor.net.encoder.unroll(*x)
