@@ -221,10 +221,14 @@ class Iteration(Player):
 
         ValueError, which says `where` it was read from, if it does not fit.
         """
-        self.life = int(state.get("life", 0))
+        before, self.life = self.life, int(state.get("life", 0))
         live = self.tensors()
         # before anything is written: a state that does not fit changes nothing
-        check_layout(state, state_layout(live, self.group), where)
+        try:
+            check_layout(state, state_layout(live, self.group), where)
+        except ValueError:
+            self.life = before
+            raise
         learner_names = live.keys() - self.env.tensors().keys()
         load_state({name: live[name] for name in learner_names}, state, self.group)
         self.env.load({name: x for name, x in state.items() if name not in learner_names})

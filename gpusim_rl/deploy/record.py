@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.deploy.controller import COMMAND, Controller
+from gpusim_rl.envs.agents import unfolded
 from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.observation import Observation
 from gpusim_rl.envs.step import ended
@@ -42,7 +43,8 @@ def record(
     restart = torch.ones(env.num_rows, dtype=torch.bool, device=env.device)
     rows: list[tuple[dict[str, Array], Array, dict[str, Array], Array, dict[str, Array]]] = []
     for _ in range(steps):
-        values = env.memory | env.readings | env.observer.further
+        further = {name: unfolded(x, env.agents) for name, x in env.observer.further.items()}
+        values = env.memory | env.readings | further
         readings = {name: values[name].numpy().copy() for name in controller.readings}
         memory = {n: x.numpy().copy() for n, x in env.memory.items() if n in controller.start}
         env.apply_action(act(env.observation, restart))
