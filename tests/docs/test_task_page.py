@@ -47,7 +47,7 @@ def test_the_page_learns_and_is_exported(tmp_path, monkeypatch, no_own_tasks):
     assert controller.readings == ("joint_pos", "joint_vel", "command")
     assert set(controller.start) == {"targets"}  # those of the last step, which a fault holds
     with torch.no_grad():
-        recorded = record(env, lambda obs, _: ppo.policy.actor(obs), controller, STEPS)
+        recorded = record(env, lambda views, _: ppo.policy.actor(views["actor"]), controller, STEPS)
     assert recorded.restart.size > 2000 and (recorded.restart.sum(0) > 1).all()
     assert recorded.targets.std((0, 1)).min() > 0.05  # it moves
     assert parity((here / "run" / "policy.onnx").read_bytes(), controller, recorded) <= TOLERANCE
