@@ -104,8 +104,7 @@ def test_reward_and_loss_against_numpy():
 
 
 def test_it_learns_to_tell_them_apart():
-    """What was shown is judged near 1, the policy's own steps near -1, and a step like what was
-    shown is paid more."""
+    """What was shown is judged near 1, own steps near -1, and a step like it is paid more."""
     model = make(learning_rate=1e-2, gradient_penalty=0.1, steps=4)
     for k in range(60):
         record = rollout(k)
@@ -156,8 +155,7 @@ def style(folder: Path, *about: str) -> list[str]:
     "task", [pytest.param(x, marks=[pytest.mark.matrix] * (x != "cartpole")) for x in TASKS]
 )
 def test_a_training_with_a_style(tmp_path, task):
-    """It reads nothing on the host, keeps finite networks, goes on to the bit from a state, and
-    reports its numbers."""
+    """No host read, finite networks, an exact continuation, and its numbers in the report."""
     words = style(tmp_path, f"task={task}")
     first, second = (make_iteration(make_config(*words)) for _ in range(2))
     first.iteration()

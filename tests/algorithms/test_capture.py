@@ -79,8 +79,7 @@ CHOICES = {
 
 @pytest.mark.parametrize("name", TASKS)
 def test_an_iteration_reads_nothing(name):
-    """A whole iteration, rollout with restarts and update, reads nothing on the host but step and
-    reset of the engine. tests/core/test_graphs.py tries every task on warp."""
+    """Rollout with restarts and update read nothing but step and reset of the engine."""
     ppo = make_ppo(make_env(name, 8, episode=0.2), num_steps=12)
     ppo.iteration()
     assert reads_nothing(ppo) == {"min_std"} and ppo.source.record.truncated.any()
@@ -111,8 +110,7 @@ def test_a_planted_read_is_caught(ppo, monkeypatch, kind):
 
 @pytest.mark.parametrize("where", ["sim.fault", "minibatch", "normalizer", "optimizer"])
 def test_a_read_anywhere_is_caught(ppo, monkeypatch, where):
-    """So does one in the Sim outside step and reset, in the update, in the normalizer and in the
-    optimizer."""
+    """So is one in the Sim, in the update, in the normalizer and in the optimizer."""
     owner, name = {
         "sim.fault": (ppo.env.sim, "fault"),
         "minibatch": (ppo.learner, "_minibatch"),
@@ -151,8 +149,7 @@ def test_a_read_in_backward_is_caught(ppo, monkeypatch):
 
 
 def test_constants_are_copied_once(ppo):
-    """A field of the model, or noise between two numbers, may be read at every step and copies
-    nothing again."""
+    """A field of the model, or noise between two numbers, copies nothing again."""
     env = ppo.env
     nominal, drawn = env.task.nominal("body_mass"), env.rng.uniform("test/numbers", 0.5, 1.5)
     with guard():
@@ -162,8 +159,7 @@ def test_constants_are_copied_once(ppo):
 
 
 def test_a_read_inside_warp_is_caught():
-    """With its conditional loop, which copies a counter to the host before every solver iteration,
-    sim=warp is refused."""
+    """Its conditional loop copies a counter to the host before every solver iteration."""
     env = make_env(num_envs=4, sim="warp")
     env.step(torch.zeros_like(env.action))
     env.sim.m.opt.graph_conditional = True
@@ -172,8 +168,7 @@ def test_a_read_inside_warp_is_caught():
 
 
 def test_native_reads_in_step(ppo):
-    """The exemption is needed and no wider than asked for: without it native's own step or reset is
-    refused."""
+    """The exemption is no wider than asked for: native's own step or reset is refused."""
     for part in (0, 1):
         with pytest.raises(HostRead), guard(exempt(ppo)[part]):
             ppo.iteration()

@@ -67,8 +67,7 @@ def test_who_acts(fuse):
 
 
 def test_the_share_falls():
-    """β is `share` at first, and 0 after `share_iterations`, on a straight line; the learning rate
-    shrinks by a factor in each iteration."""
+    """β falls from `share` to 0 on a straight line; the learning rate shrinks by a factor."""
     made, values = distilling(share=0.5, share_iterations=4, lr_decay=0.5), []
     for _ in range(6):
         values.append(made.learner.share.item())
@@ -79,8 +78,7 @@ def test_the_share_falls():
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_the_loss(memory):
-    """It is the squared error over valid steps, from the memory of each episode, as a loop over
-    single steps in NumPy has it; what a quarantined step holds counts for nothing."""
+    """The squared error over valid steps with memory, as a loop in NumPy has it."""
     made = distilling(memory=memory, num_steps=6, update_epochs=1, num_minibatches=1, hidden=(8,))
     made.iteration()
     made.collect()
@@ -110,8 +108,7 @@ def test_the_loss(memory):
     + [pytest.param(x, m, marks=pytest.mark.matrix) for x in TASKS for m in ("none", "gru")],
 )
 def test_an_iteration_reads_nothing(name, memory):
-    """Five iterations on every task read nothing on the host, and move every weight. A new learner
-    that loads the state, while the share falls, goes on bit by bit."""
+    """Iterations read nothing, move every weight, and go on from a state bit by bit."""
     made, other = (distilling(name, memory=memory, share_iterations=9) for _ in range(2))
     made.iteration()
     assert reads_nothing(made, 4) == {"min_std", "log_std"}
@@ -121,8 +118,7 @@ def test_an_iteration_reads_nothing(name, memory):
 
 
 def test_ranks_share_the_worlds():
-    """Each process takes the same worlds of each minibatch as a single one, and who obeys is a
-    matter of the world's global number."""
+    """Processes take the same worlds as a single one, and who obeys depends on the world."""
     whole = distilling(num_envs=8, num_minibatches=4)
     halves = [distilling(num_envs=4, num_minibatches=4) for _ in range(2)]
     rows = []
@@ -157,8 +153,7 @@ def state(name: str) -> dict[str, torch.Tensor]:
 
 
 def test_a_run_keeps_its_teacher(folder, capsys):
-    """A distillation goes on to the same bits after its run was moved and its teacher's removed;
-    PPO begins with the student, and says what it took."""
+    """It goes on to the bit, moved and without its teacher's run; PPO begins with the student."""
     words = (*SMALL, *GRU, "teacher=teacher", "num_envs=16", "num_steps=4")
     run(*words, "run_dir=whole", "iterations=4")
     part = run(*words, "run_dir=part", "iterations=2")

@@ -20,8 +20,7 @@ def twin(optimizer: FlatAdam) -> torch.optim.Adam:
 @KERNELS
 @pytest.mark.parametrize("max_norm", [None, 1.0, 1e6])
 def test_it_is_torchs_adam(max_norm, kernels):
-    """Ten steps are those of clip_grad_norm_ and torch.optim.Adam, without clipping on the CPU to
-    the bit."""
+    """Ten steps are those of clip_grad_norm_ and torch.optim.Adam, unclipped to the bit."""
     groups = make_policy(6, 8, 2, hidden=(64, 64)).groups()
     optimizer = FlatAdam(groups, 1e-2, max_norm or 1.0, kernels)
     optimizer.rates["critic"].fill_(3e-3)
@@ -102,8 +101,7 @@ def two_networks() -> tuple[dict[str, torch.nn.Linear], FlatAdam]:
 
 
 def test_groups_are_apart():
-    """Parameters keep their values and become views; a group without a gradient and its rate do not
-    touch the other; gradients are written by parameter."""
+    """Parameters are views with their values; a group without a gradient stays."""
     torch.manual_seed(0)
     before = torch.nn.Linear(5, 3).weight.detach()
     torch.manual_seed(0)
@@ -125,8 +123,7 @@ def test_groups_are_apart():
 
 
 def test_a_target_follows():
-    """A target network keeps what its copy had, and moves by a share τ of the distance, all of its
-    parameters in one operation."""
+    """A target network moves by a share τ of the distance, in one operation."""
     nets, optimizer = two_networks()
     target = torch.nn.Linear(4, 1)
     target.load_state_dict(nets["q"].state_dict())

@@ -81,8 +81,7 @@ def test_a_ring_resumes_to_the_bit():
 
 
 def test_the_actors_view_of_the_end():
-    """`end_obs` is what the actor sees of the state before a restart: where no episode ends, and
-    without noise, that is its next observation."""
+    """Where no episode ends, and without noise, `end_obs` is the actor's next observation."""
     env = make_env("cartpole", 8, episode=0.1)
     env.shows_end = True
     for _ in range(3):
@@ -150,8 +149,7 @@ def test_a_column_that_no_step_gives():
 
 
 def test_a_training_is_left_at_a_row(tmp_path, monkeypatch):
-    """Who breaks out of the rows finds the last iteration saved, and can go on from there; `start=`
-    begins another training with its weights."""
+    """The last iteration is saved, and goes on; `start=` begins another with its weights."""
     monkeypatch.chdir(tmp_path)
     words = ("task=cartpole", *TINY, "log=none", "save_every=100", "iterations=5")
     trainer = Trainer(configure(*words, "run_dir=run"))

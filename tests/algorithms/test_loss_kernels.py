@@ -25,8 +25,7 @@ CFG = make_settings(ent_coef=0.02, clip_value=0.3)
 
 
 def minibatch(seed: int, *, valid: float = 0.9) -> tuple[ActorCritic, torch.Tensor]:
-    """A policy and rows of a minibatch, ratios and values on both sides of their clips; each row
-    was acted with deviations of its own, and those that do not count hold large numbers."""
+    """A policy, and rows on both sides of their clips, of which some do not count."""
     g = torch.Generator().manual_seed(seed)
     policy = make_policy(NO, NC, NU, hidden=(16, 16), seed=seed)
     with torch.no_grad():
@@ -48,8 +47,7 @@ def minibatch(seed: int, *, valid: float = 0.9) -> tuple[ActorCritic, torch.Tens
 
 
 def fused(policy: ActorCritic, rows: torch.Tensor) -> tuple[FusedLoss, torch.Tensor, Record]:
-    """The kernels over a minibatch, every output poisoned, the networks' outputs in place; and
-    where d/d log_std goes."""
+    """The kernels over a minibatch, outputs poisoned, and where d/d log_std goes."""
     grad = torch.full((NU,), torch.nan, device=rows.device)
     batch = Record(COLUMNS, {rows.dtype: rows})
     ours = FusedLoss(policy, batch, CFG, grad_log_std=grad, share=grad.new_zeros(1))
@@ -63,8 +61,7 @@ def fused(policy: ActorCritic, rows: torch.Tensor) -> tuple[FusedLoss, torch.Ten
 
 
 def compare(policy: ActorCritic, ours: FusedLoss, grad: torch.Tensor, batch: Record) -> None:
-    """Statistics and gradients by the networks' outputs and by log_std are those of autograd
-    through `loss.loss`."""
+    """Statistics and gradients are those of autograd through `loss.loss`."""
     mean, value = policy.mean(batch.obs), policy.value(batch.critic)
     with pytest.MonkeyPatch.context() as patch:  # so that these are the leaves
         patch.setattr(policy, "mean", lambda _: mean)
@@ -80,9 +77,7 @@ def compare(policy: ActorCritic, ours: FusedLoss, grad: torch.Tensor, batch: Rec
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("seed, valid", [(0, 0.9), (1, 0.9), (2, 0.9), (5, -1.0)])
 def test_kernels_are_the_loss(seed, valid, graph):
-    """Random minibatches, poisoned outputs: the kernels equal the torch formulas, also when
-    replayed from a CPU graph. Samples that do not count contribute nothing, and where none counts
-    there are zeros and no NaN."""
+    """Kernels, also from a graph, equal torch's formulas; samples that do not count are none."""
     policy, rows = minibatch(seed, valid=valid)
     ours, grad, batch = fused(policy, rows)
     # torch's sum between the kernels cannot be recorded on the CPU: each kernel is replayed by
@@ -142,8 +137,7 @@ class Laplace:
 
 @pytest.mark.parametrize("symmetry", ["none", "augment"])
 def test_another_distribution_takes_autograd(monkeypatch, symmetry):
-    """A policy of another family is stored, mirrored and learned from through its own methods, with
-    no kernel of the Gaussian."""
+    """Another family is stored, mirrored and learned from through its own methods."""
     monkeypatch.setattr(ActorCritic, "family", Laplace)
     ppo = make_ppo(make_env("cartpole", 8), fused=True, symmetry=symmetry, num_minibatches=1)
     learner, record = ppo.learner, ppo.source.record

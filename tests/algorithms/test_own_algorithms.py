@@ -40,8 +40,7 @@ def learners(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_an_algorithm_of_ones_own(learners):
-    """At most 85 lines that import no other algorithm train, and the rest of the program knows
-    them: metrics, report, loggers, verify, evaluation, export, the gate and `resume=`."""
+    """At most 85 lines that import no other algorithm train, and all commands know them."""
     code = (learners / "algorithms" / "a2c.py").read_text().splitlines()
     assert len(code) <= 85 and not any("ppo" in line.lower() for line in code)
     run = learners / "run"
@@ -85,8 +84,7 @@ def test_a_record_from_a_file(learners):
 
 @pytest.mark.slow
 def test_a_changed_loss_is_used_or_refused(learners):
-    """A subclass of PPO with another loss learns by it, and differs from PPO; beside
-    algo.fused=true it is refused before a run begins."""
+    """Another loss learns differently; beside algo.fused=true it is refused before a run."""
     words = ("task=cartpole", *SMALL, *BARE, "iterations=2")
     succeed(learners, "spo", "train.py", *words, "algo=spo", "run_dir=spo")
     succeed(learners, "spo", "train.py", *words, "algo=spo", "run_dir=free", "algo.penalty=1e-6")

@@ -68,8 +68,7 @@ def given(*words: str) -> str:
 
 @pytest.mark.parametrize("how", KEPT)
 def test_a_run_keeps_the_file(how, write, capsys):
-    """A moved run goes on with what it has, also when the same words are said again; another file
-    is refused in one line, and so is a configuration that names one. None of it is a warning."""
+    """A moved run goes on with its file; another one is refused in one line."""
     write(how)
     copy, other, same = KEPT[how]
     assert given(*WORDS, LABELS, "run_dir=run") == "left"

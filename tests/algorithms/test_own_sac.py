@@ -27,8 +27,7 @@ def test_a_changed_sac_learns(numbers):
 
 
 def test_memory_is_that_of_the_steps():
-    """The memory that steps before a window renew is what the same actor had there, over the ends
-    of episodes, too."""
+    """The renewed memory is what the same actor had there, over the ends of episodes, too."""
     sac = make_sac(make_env("cartpole", 8, episode=0.3), **RECURRENT)
     for _ in range(3):
         sac.collect()

@@ -26,8 +26,7 @@ CFG = make_settings(ent_coef=0.01, clip_value=0.2)
 
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory) -> PPO:
-    """A rollout of the quadruped, 16 worlds × 8 steps, with time-outs and one quarantined
-    sample."""
+    """A rollout of 16 worlds × 8 steps, with time-outs and one quarantined sample."""
     ppo = make_ppo(make_env(episode=0.2), hidden=(4, 4))
     ppo.iteration()  # so that the normalizers know the observations
     ppo.env.sim.qpos[5, 0] = torch.nan
@@ -50,8 +49,7 @@ def batch_of(ppo: PPO, rows: torch.Tensor) -> Record:
 
 
 def moved(policy: ActorCritic) -> ActorCritic:
-    """A float64 copy some updates away: ratios and values leave the clipping range in part of the
-    samples."""
+    """A float64 copy some updates away, so that ratios and values are clipped in part."""
     widths = (m.mean.shape[0] for m in (policy.actor.normalizer, policy.critic_normalizer))
     twin = make_policy(*widths, 12, hidden=(4, 4)).double()
     twin.load_state_dict(policy.state_dict())
@@ -63,8 +61,7 @@ def moved(policy: ActorCritic) -> ActorCritic:
 
 
 def double_batch(ppo: PPO, policy: ActorCritic) -> Record:
-    """The rollout as one float64 record, without samples so near a kink that a finite difference
-    could step over it."""
+    """The rollout in float64, without samples near a kink."""
     packed = packed_of(ppo).double()
     b = batch_of(ppo, packed)
     with torch.no_grad():
@@ -80,8 +77,7 @@ def double_batch(ppo: PPO, policy: ActorCritic) -> Record:
 
 
 def parts(policy: ActorCritic, b: Record, cfg: Settings = CFG) -> dict[str, torch.Tensor]:
-    """Per-sample terms of the loss, written sample by sample as the paper and torch's distributions
-    have them."""
+    """Per-sample terms of the loss, as the paper and torch's distributions have them."""
     new = Independent(Normal(policy.actor.net(b.obs), policy.std), 1)
     ratio = (new.log_prob(b.action) - b.logp).exp()
     eps, value = cfg.clip_coef, policy.critic(b.critic)[:, 0]
@@ -98,8 +94,7 @@ def parts(policy: ActorCritic, b: Record, cfg: Settings = CFG) -> dict[str, torc
 
 
 def test_gradient_by_finite_differences(collected):
-    """In float64 the gradient of the loss is that of central differences, for every weight, with
-    clipping active."""
+    """In float64 it is that of central differences, for every weight, with clipping active."""
     policy = moved(collected.policy)
     batch = double_batch(collected, policy)
     terms = parts(policy, batch)
@@ -130,8 +125,7 @@ def test_gradient_by_finite_differences(collected):
     "change", [{}, {"ent_coef": 0.5}, {"clip_coef": 0.5}, {"clip_value": 1e9}], ids=str
 )
 def test_statistics(collected, change):
-    """Loss and statistics are the means over valid samples of the paper's terms; the KL is torch's,
-    from old to new."""
+    """They are means over valid samples of the paper's terms; the KL is torch's."""
     policy, cfg = moved(collected.policy), replace(CFG, **change)
     batch = double_batch(collected, policy)
     objective, stats = loss(policy, batch, cfg)
@@ -148,8 +142,7 @@ def test_statistics(collected, change):
 
 
 def test_masked_samples_contribute_nothing(collected):
-    """Whatever stands in quarantined samples, loss, statistics and gradients are those of the
-    others alone; without others they are zero, not NaN."""
+    """Whatever stands in them, loss and gradients are those of the others alone."""
     policy = moved(collected.policy)
     packed = packed_of(collected).double()
     batch = batch_of(collected, packed)
@@ -187,8 +180,7 @@ def test_on_policy_ratio_is_one(collected):
 
 @pytest.mark.parametrize("steps, episode", [(8, 0.06), (8, 0.02), (1, 0.04), (3, 20.0)])
 def test_end_values(steps, episode):
-    """However many time-outs a rollout holds, every step that neither terminated nor failed has the
-    value of its end."""
+    """Every step that neither terminated nor failed has the value of its end."""
     ppo = make_ppo(make_env(episode=episode), num_steps=steps, num_minibatches=1)
     for _ in range(3):
         ppo.collect()
@@ -208,8 +200,7 @@ def test_end_values(steps, episode):
 
 
 def test_pack_bootstraps_time_outs(collected):
-    """Targets are values plus advantages by the explicit recurrence; a time-out uses the value of
-    the state it ended in."""
+    """Targets are values plus advantages by the recurrence; a time-out uses its end's value."""
     r, policy, cfg = collected.source.record, collected.policy, collected.learner.cfg
     batch = batch_of(collected, packed_of(collected))
     with torch.no_grad():
@@ -236,9 +227,7 @@ def test_pack_bootstraps_time_outs(collected):
 @pytest.mark.parametrize("memory", ["none", "gru", "attention"])
 @pytest.mark.parametrize("correction", ["none", "proximal", "vtrace"])
 def test_steps_of_an_older_policy(correction, memory):
-    """With proximal, the first minibatch has a ratio of 1 and no divergence, whoever acted, and
-    advantages have weights. With the others both compare with the policy that acted, and vtrace has
-    other targets."""
+    """With proximal the first minibatch has ratio 1; the others compare with who acted."""
     numbers = {"num_minibatches": 1, "update_epochs": 1, "correction": correction}
     ppo = make_ppo(make_env(num_envs=16, episode=0.12), memory=memory, **numbers)
     ppo.iteration()  # memories are not blank then
@@ -277,9 +266,7 @@ def test_steps_of_an_older_policy(correction, memory):
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_learning_rate_follows_kl(fused):
-    """The actor's rate grows below half the target KL of 0.01, shrinks above twice of it, within
-    bounds; the critic's stays. Gradients of each are scaled to the largest norm, and the statistics
-    hold the norms before."""
+    """Below half the target KL the actor's rate grows, above twice it shrinks; norms are scaled."""
     ppo = make_ppo(make_env(), max_grad_norm=1e-3, num_minibatches=1, update_epochs=1, fused=fused)
     ppo.collect()
     learner, first = ppo.learner, copies(ppo.policy.state_dict())
@@ -311,8 +298,7 @@ def test_learning_rate_follows_kl(fused):
 
 
 def test_an_iteration_learns():
-    """One iteration moves every weight, counts itself, and lets the normalizers take in all valid
-    samples, once."""
+    """One iteration moves every weight, and normalizers take in all valid samples once."""
     ppo = make_ppo(make_env())
     before = copies(ppo.policy.state_dict())
     ppo.iteration()
@@ -343,8 +329,7 @@ def weights_after(iterations: int, *, seed: int, policy_seed: int) -> dict[str, 
 
 
 def test_same_seed_same_weights():
-    """Two runs from the same seed are bit-identical after three iterations; with another seed of
-    either kind they differ."""
+    """Two runs from one seed are bit-identical; another seed of either kind differs."""
     torch.manual_seed(0)
     a = weights_after(3, seed=1, policy_seed=1)
     torch.manual_seed(1)  # nothing may depend on torch's own generator
@@ -356,8 +341,7 @@ def test_same_seed_same_weights():
 
 
 def test_resume_is_exact():
-    """A new PPO that loads another's state, taken after two iterations, does the same two more bit
-    by bit."""
+    """A new PPO that loads another's state does the same iterations bit by bit."""
     runs = [make_ppo(make_env(episode=0.3), seed=seed) for seed in (1, 2)]
     for ppo in runs:
         ppo.iteration()
@@ -370,8 +354,7 @@ def test_resume_is_exact():
 
 
 def test_a_foreign_state_is_refused():
-    """A state of another shape is refused with the entry's name, and nothing is written. Whether it
-    fits is found by shapes and types alone: no tensor operation, no new tensor."""
+    """It is named by its entry, nothing is written, and no tensor operation is needed."""
     ppo, other = (make_ppo(make_env(), hidden=hidden) for hidden in ((32, 32), (16, 16)))
     before, foreign = ppo.state(), other.state()
     says = r"somewhere does not fit this run: '.*' is \("
@@ -390,8 +373,7 @@ def test_layout_is_that_of_the_state():
 
 
 def test_every_sample_once_an_epoch():
-    """Each epoch's minibatches together hold every sample once, in an order that changes with epoch
-    and iteration."""
+    """Minibatches of an epoch hold every sample once, in an order that changes."""
     ppo = make_ppo(make_env(), update_epochs=3, num_minibatches=4)
     ppo.collect()
     parts, step = [], ppo.learner.minibatch

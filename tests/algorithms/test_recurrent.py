@@ -27,8 +27,7 @@ def remembering(num_envs: int = 8, memory: str = "gru", **settings) -> Iteration
 
 @pytest.fixture(scope="module", params=["gru", "attention"])
 def collected(request) -> Iteration:
-    """With its second rollout, which has restarts and one quarantined sample, in the
-    minibatches."""
+    """Its second rollout, with restarts and a quarantined sample, is in the minibatches."""
     ppo = remembering(memory=request.param)
     ppo.iteration()
     ppo.env.sim.qpos[5, 0] = torch.nan
@@ -40,8 +39,7 @@ def collected(request) -> Iteration:
 
 
 def test_sequences_reproduce_what_acted(collected):
-    """Unrolled from the memory at its start, the record gives the means and values that acted,
-    restarts and faults included. Before any step ratios are 1."""
+    """Unrolled from its first memory, the record gives the means and values that acted."""
     learner, first = collected.learner, collected.source.record.memory
     samples = learner.minibatches.samples
     _, stats = loss(learner.policy, samples, learner.cfg, first)
@@ -56,8 +54,7 @@ def test_sequences_reproduce_what_acted(collected):
 
 @torch.no_grad()
 def test_values_of_ends(collected):
-    """A time-out bootstraps from the value of the state it ended in, with the memory of its
-    episode: advantages are those of a loop over single steps."""
+    """Time-outs bootstrap with their episode's memory, as a loop over single steps has it."""
     r, policy, cfg = collected.source.record, collected.policy, collected.learner.cfg
     memory, value, end = r.memory["critic"], [], []
     for t, begin in enumerate(first_steps(r)):
@@ -78,8 +75,7 @@ def test_values_of_ends(collected):
 
 
 def test_a_minibatch_holds_whole_worlds():
-    """All steps of a world are in one minibatch, in order; an epoch holds each world once; the
-    order changes with the epoch, and does not depend on how processes share the worlds."""
+    """All steps of a world in order, each world once an epoch, however processes share them."""
     taken = remembering(16, num_minibatches=4, update_epochs=3).learner.minibatches
     worlds = torch.arange(16)
     count = torch.zeros((), dtype=torch.int64)
@@ -108,8 +104,7 @@ def test_a_minibatch_has_the_memory_of_its_worlds(collected):
 
 @MEMORIES
 def test_kernels_and_autograd_agree(memory):
-    """One update by the kernels and by autograd alone ends at the same weights. The next reads
-    nothing on the host, and moves every weight."""
+    """One update ends at the same weights; the next reads nothing and moves every weight."""
     weights = []
     for fused in (True, False):
         ppo = remembering(fused=fused, update_epochs=1, memory=memory)

@@ -10,8 +10,7 @@ T, B = 40, 12
 
 
 def record() -> dict[str, torch.Tensor]:
-    """A random rollout (T, B), float64; a tenth of the steps ends in each of the ways, the last one
-    too."""
+    """A random rollout (T, B), float64; a tenth of the steps ends in each of the ways."""
     g = torch.Generator().manual_seed(0)
     reward, value, end_value = (
         torch.randn(T, B, generator=g, dtype=torch.float64) for _ in range(3)
@@ -30,8 +29,7 @@ def record() -> dict[str, torch.Tensor]:
 
 
 def brute(r: dict[str, torch.Tensor], t: int, b: int, gamma: float, lam: float) -> float:
-    """Â_t = Σ_l (γλ)^l δ_{t+l} to the end of the episode or the record (arXiv:1506.02438, eq. 16),
-    term by term."""
+    """Â_t = Σ_l (γλ)^l δ_{t+l} to the episode's or record's end (arXiv:1506.02438, eq. 16)."""
     advantage = 0.0
     for length, i in enumerate(range(t, T)):
         now = {name: x[i, b].item() for name, x in r.items()}
@@ -50,8 +48,7 @@ def brute(r: dict[str, torch.Tensor], t: int, b: int, gamma: float, lam: float) 
 
 @pytest.mark.parametrize("gamma, lam", [(0.99, 0.95), (0.9, 0.0), (0.97, 1.0), (1.0, 1.0)])
 def test_gae_by_brute_force(gamma, lam):
-    """GAE is the explicit sum over future steps, with terminations, time-outs and quarantines
-    mixed."""
+    """GAE is the explicit sum, with terminations, time-outs and quarantines mixed."""
     r = record()
     assert all(r[name].any() for name in ("terminated", "truncated", "fault"))
     want = torch.tensor(
@@ -87,8 +84,7 @@ def test_by_hand():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_recurrence_fills_its_output(dtype):
-    """The recurrence writes every entry of a poisoned output in place, also when it is replayed
-    from a CPU graph, and nothing beyond T enters."""
+    """Every entry of a poisoned output is written, also from a CPU graph."""
     g = torch.Generator().manual_seed(0)
     delta, k = (torch.randn(13, 7, generator=g, dtype=dtype) for _ in range(2))
     out = torch.full_like(delta, torch.nan)
@@ -102,8 +98,7 @@ def test_recurrence_fills_its_output(dtype):
 
 
 def test_vtrace_by_the_paper():
-    """Targets are the double sum of V-trace, written out, on 1,000 sequences with ends, time-outs
-    and quarantines; where both policies are one, the result is that of GAE."""
+    """Targets are V-trace's double sum; where both policies are one, the result is GAE's."""
     worlds, steps, gamma, lam = 1000, 20, 0.97, 0.9
     g = torch.Generator().manual_seed(2)
     x, v, end, r = (torch.randn(steps, worlds, generator=g, dtype=torch.float64) for _ in range(4))

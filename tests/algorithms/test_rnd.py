@@ -70,8 +70,7 @@ def layers(net: Any, x: np.ndarray) -> np.ndarray:
 
 
 def test_bonus_and_loss_against_numpy():
-    """Two iterations: normalized views, errors, discounted sums over the ends of episodes, their
-    running deviation, the bonus, and a step that lowers the loss along its gradient."""
+    """Two iterations: errors, discounted sums, their deviation, the bonus, and the loss's step."""
     model, views, sums, last = make(), np.zeros((0, NC)), np.zeros(0), np.zeros(B)
     target, predictor = model.target, model.predictor
     for k in range(2):
@@ -189,8 +188,7 @@ EACH = [pytest.param(x, marks=[pytest.mark.matrix] * (x != "cartpole")) for x in
 
 @pytest.mark.parametrize("kind", ["ring", *EACH])
 def test_an_iteration_reads_nothing_and_resumes_to_the_bit(kind):
-    """With PPO on every task and with a ring: no host read, a finite bonus, and a continuation is
-    the same bit by bit."""
+    """With PPO and with a ring: no host read, a finite bonus, an exact continuation."""
     if kind == "ring":
         reward = SPEC, Settings(**NUMBERS)
         env = (make_env("cartpole", 8, episode=0.3) for _ in range(2))

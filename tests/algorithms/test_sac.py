@@ -139,8 +139,7 @@ EVERY = [pytest.param(x, marks=[pytest.mark.matrix] * (x not in FEW)) for x in T
 
 @pytest.mark.parametrize("name", EVERY)
 def test_an_iteration_reads_nothing(name):
-    """Five iterations with restarts, of which the last reads nothing on the host but the engine.
-    The ring, its place and the count of updates are part of the state: it goes on to the bit."""
+    """The last of five iterations reads nothing but the engine, and a state goes on to the bit."""
     sac, other = (make_sac(make_env(name, 8, episode=0.2), replay=20) for _ in range(2))
     for _ in range(4):
         sac.iteration()
@@ -169,8 +168,7 @@ def test_a_ring_that_is_not_saved_is_filled_again():
 
 @pytest.mark.parametrize("what", ["physics", "reward", "obs"])
 def test_what_is_no_number_is_never_learned_from(what):
-    """Worlds that fail are quarantined, and the networks stay finite for as long as they are
-    held."""
+    """Worlds that fail are quarantined, and the networks stay finite."""
     sac = make_sac(make_env("cartpole", 8), replay=16)
     for _ in range(3):
         sac.iteration()
@@ -218,8 +216,7 @@ def test_numbers_that_do_not_fit(numbers, says):
 
 
 def test_a_ring_begins_with_demonstrations():
-    """Its first rows are those of the file, windows are drawn from them, and the worlds go on
-    behind them."""
+    """Its first rows are the file's, windows are drawn from them, and the worlds go on behind."""
     env = make_env("cartpole", 8)
     record = Record.zeros(demonstration_columns(env.views, 1), 60, device=torch.device("cpu"))
     for name in ("obs", "critic", "action", "end"):

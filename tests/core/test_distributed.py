@@ -49,8 +49,7 @@ def test_a_single_process():
 
 
 def test_the_environment_is_read_once(monkeypatch):
-    """A group keeps the numbers that the environment had when it was made; without any it is a
-    single process."""
+    """A group keeps the environment's numbers; without any it is a single process."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
     alone = ProcessGroup.from_environment()
@@ -68,8 +67,7 @@ def test_the_environment_is_read_once(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["leave", "exit"])
 def test_the_threads_of_a_group_end_with_it(tmp_path, how):
-    """No thread of gloo outlives `leave`, or the end of a script that forgot it, and none aborts
-    the process."""
+    """No thread of gloo outlives `leave` or the end of a script, and none aborts the process."""
     script = tmp_path / "script.py"
     script.write_text(LEAVE)
     env = environment(tmp_path / "home")
@@ -147,10 +145,7 @@ def torchrun_train(folder, *words: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_two_ranks_are_one(tmp_path, learner):
-    """Two gloo ranks of 32 worlds leave the weights of one process with 64 after 5 iterations.
-
-    They agree to 1e-5, and both go on.
-    """
+    """Two ranks of 32 worlds leave the weights of one process with 64, to 1e-5, and go on."""
     words = ["task=quadruped", *TINY, "num_envs=64", "num_steps=8", "iterations=5", "log=none"]
     # At the default rate of 1e-3, rounding of sums in another order came to 7.6e-6. That is too
     # near to the bound.

@@ -18,8 +18,7 @@ EACH = [pytest.param([x], marks=[pytest.mark.slow] * (x != "quadruped")) for x i
 
 @pytest.mark.parametrize("words", [*EACH, GRU, ATTENTION], ids=str)
 def test_captured_is_eager(words):
-    """Iterations of sim=warp with its kernels replayed leave the state of eager ones, bit by bit,
-    restarts included."""
+    """Iterations of sim=warp with replayed kernels leave the state of eager ones, bit by bit."""
     graphs.captured_is_eager("cpu", *words)
 
 
@@ -69,8 +68,7 @@ def test_a_function_that_cannot_be_captured_runs(capsys):
 
 
 def test_off_and_torch_on_the_cpu_simply_run():
-    """A function of torch operations is never captured on the CPU, and nothing is when switched
-    off; both say why."""
+    """Torch on the CPU is never captured, nor anything when switched off; both say why."""
     x = torch.zeros(3)
     plain, off = (
         capture(lambda: x.add_(1), "cpu"),
@@ -84,8 +82,7 @@ def test_off_and_torch_on_the_cpu_simply_run():
 
 
 def test_phases_add_up():
-    """Times of the same name add up, what is marked with no name is left out, and taking begins
-    anew."""
+    """Times of one name add up, those without are left out, and taking begins anew."""
     timer = PartTimer(torch.device("cpu"))
     for _ in range(3):
         timer.start("work")

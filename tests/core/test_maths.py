@@ -108,8 +108,7 @@ def test_six_numbers_of_a_rotation():
 
 
 def test_rotations_are_uniform():
-    """The angle of a uniform rotation has the distribution (θ - sin θ)/π, and its axes are uniform:
-    Haar's measure. A box of Euler angles is not (second half)."""
+    """Angles have the density (1 - cos θ)/π and axes are uniform; a box of Euler angles is not."""
     g, n = torch.Generator().manual_seed(0), 20000
     q = maths.uniform_rotation(torch.rand(n, 3, generator=g, dtype=torch.float64))
     torch.testing.assert_close(q.norm(dim=1), torch.ones(n, dtype=q.dtype))
@@ -152,8 +151,7 @@ def test_wrap():
 
 
 def test_tolerance_as_dm_control():
-    """tolerance is 1 within the bounds and 0.1 at the margin, on both sides; dm_control's Gaussian
-    is exp(-½ (d √(-2 log 0.1) / margin)²)."""
+    """1 within the bounds, 0.1 at the margin, and dm_control's Gaussian beyond."""
     x = torch.linspace(-3, 3, 61, dtype=torch.float64)
     d = torch.where(x < -0.5, -0.5 - x, torch.where(x > 1, x - 1, 0 * x)) / 0.8
     want = torch.exp(-0.5 * (d * math.sqrt(-2 * math.log(0.1))) ** 2)

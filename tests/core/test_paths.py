@@ -9,8 +9,7 @@ from gpusim_rl.core import paths
 
 
 def test_a_command_works_without_an_active_environment(tmp_path, monkeypatch):
-    """A command of the environment has its bare name only if the shell finds that one, else its
-    path, relative if it lies below the working directory."""
+    """It has its bare name if the shell finds that one, else a path, relative if below here."""
     folder = tmp_path / "a b" / "bin"
     folder.mkdir(parents=True)
     shutil.copy("/bin/true", folder / "python")

@@ -48,8 +48,7 @@ def commit(folder: Path, **env: str) -> str:
     "folder, env", [("", {}), ("site-packages", {}), ("", {"PATH": "/nowhere"})]
 )
 def test_the_commit_of_a_checkout(repository, folder, env):
-    """In a checkout of this repository it is HEAD. It is unknown of a package that was installed
-    within another repository, and where git is not installed."""
+    """HEAD in our checkout; unknown within another repository, and without git."""
     (repository / "train.py").touch()
     unknown = folder or env
     expected = "unknown" if unknown else git(repository, "rev-parse", "HEAD")

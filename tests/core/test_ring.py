@@ -125,8 +125,7 @@ def test_what_is_drawn_lies_in_the_ring(sampler, written):
 
 
 def test_priorities_are_the_shares_of_draws():
-    """Windows are drawn in proportion, those of no error never, and the weights make them alike.
-    A row drawn twice takes the larger error, and a new row the largest seen."""
+    """Windows are drawn in proportion, and weights make them alike; new rows count most."""
     ring = make_ring(40, PRIORITIZED)
     rows = torch.arange(ROWS).repeat(WORLDS)
     places = torch.stack([rows, torch.arange(WORLDS).repeat_interleave(ROWS)], 1)

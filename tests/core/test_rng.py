@@ -25,8 +25,7 @@ def words(text: str) -> tuple[int, ...]:
 
 
 def philox(counter: Any, key: Any) -> Any:
-    """Philox4x32-10, as the paper's section 4.3 writes it: four words for a counter of four words
-    and a key of two. They are Python's integers, or arrays of uint64."""
+    """Philox4x32-10 (section 4.3) of Python's integers or arrays of uint64: four words."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -69,8 +68,7 @@ def test_world_does_not_know_its_neighbors():
 
 
 def test_streams_do_not_know_each_other():
-    """Neither a further stream nor the order of asking, before or after a draw, changes a stream's
-    numbers."""
+    """No further stream, and no order of asking, changes a stream's numbers."""
     alone = make(16, step=4).uniform("a", 0.0, 1.0)
     rng = make(16)
     for name in ("z", "b", "y"):
@@ -83,8 +81,7 @@ def test_streams_do_not_know_each_other():
 
 
 def test_asking_twice_gives_the_same():
-    """Within a step a stream is one block of numbers, and its tensor keeps its address from step to
-    step."""
+    """A stream is one block of numbers in a step, at the same address in each."""
     rng = make(16)
     rng.normal("a", 3)
     address = rng._words.data_ptr(), rng._units.data_ptr()
@@ -152,9 +149,7 @@ def test_uniform_bounds():
 
 
 def test_the_kernel_is_philox():
-    """The words of a stream are those of `philox` at key (seed, stream) and counter (world, column
-    / 4, step low, step high), bit for bit. Uniforms are their upper 24 bits / 2²⁴, and whole
-    numbers below n the upper 32 bits of n times a word."""
+    """Words are `philox` at (seed, stream), (world, column / 4, step); numbers follow from them."""
     rng = make(64, seed=0xDEADBEEF, first=2**31 - 7, step=2**35 + 11)
     rng.integers("a", 2, 7)
     rng.integers("b", 2, 2)
@@ -175,8 +170,7 @@ def test_the_kernel_is_philox():
 
 
 def test_normal_distribution():
-    """Normals have the moments of N(0, 1), pass Kolmogorov's test in every column, and do not
-    correlate."""
+    """Normals have the moments of N(0, 1), pass Kolmogorov's test, and do not correlate."""
     z = make(COUNT).normal("z", 3)
     assert z.shape == (COUNT, 3) and z.dtype == torch.float32
     deviation = 4 / math.sqrt(COUNT)  # four standard errors of a mean of unit variance
@@ -200,8 +194,7 @@ def test_integers(high):
 
 
 def test_permutations_sort_63_bit_keys():
-    """Row r of world w is the stable argsort of the keys of counters (n r + item, w, step), so the
-    first 63 bits of Philox."""
+    """Row r of world w is the stable argsort of Philox's first 63 bits at (n r + item, w, step)."""
     step = 2**33 + 5
     got = make(4, seed=3).permutations("order", torch.tensor(step), 3, 50)
     assert got.shape == (3, 4, 50)
@@ -213,8 +206,7 @@ def test_permutations_sort_63_bit_keys():
 
 
 def test_permutations_use_all_63_bits():
-    """Items whose first 32 bits agree, as some of 200,000 do, are ordered by the bits that
-    follow."""
+    """Items whose first 32 bits agree are ordered by the bits that follow."""
     n = 200_000
     block = philox((np.arange(n, dtype=np.uint64), 0, 0, 0), (3, stream_id("o")))
     words, low = (torch.from_numpy(x.astype(np.int64)) for x in block[:2])

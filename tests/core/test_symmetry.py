@@ -82,8 +82,7 @@ def shaken(policy: ActorCritic, scale: float = 0.3) -> ActorCritic:
 
 
 def error(policy: ActorCritic, images: ViewMirrors) -> float:
-    """Largest |π(M o) - A π(o)| of the actor as it is exported, and |V(M s) - V(s)|, over 1,000
-    random views."""
+    """Largest |π(M o) - A π(o)| of the exported actor, and |V(M s) - V(s)|, over 1,000 views."""
     g = torch.Generator().manual_seed(0)
     view, wide, out = map(MirrorModule, images)
     o, s = (3 * torch.randn(1000, len(flip.order), generator=g) for flip in images[:2])
@@ -108,8 +107,7 @@ def reflect(env: Env, qpos: Tensor, qvel: Tensor) -> None:
 
 
 def turn(env: Env, qpos: Tensor, qvel: Tensor) -> tuple[Tensor, Tensor]:
-    """qpos, qvel of a quadruped, reflected in the x-z plane of the world: y, and what turns about x
-    and z, change signs."""
+    """qpos, qvel of a quadruped, reflected in the x-z plane of the world."""
     joints = MirrorModule(derive_flips(env.task)["joints"]).double()
     angles, speeds = env.task.joint_columns[:2]
     q, v = qpos.clone(), qvel.clone()
@@ -255,8 +253,7 @@ def env(request) -> Env:
 
 
 def test_every_term_has_its_image(env, request):
-    """The images that follow from the model are those that were written by hand; done twice they
-    are nothing."""
+    """The images that follow from the model are those by hand; done twice they are nothing."""
     assert derive_flips(env.task) == GOLDEN[request.node.callspec.params["env"]]
     for flip in images_of(env):
         x = torch.randn(5, len(flip.order))
@@ -288,8 +285,7 @@ NO_IMAGE = {  # by what is said of each
 
 @pytest.mark.parametrize("says", NO_IMAGE)
 def test_what_has_no_image_is_refused(says):
-    """A term whose image is no permutation of its columns with signs, undeclared memory and an
-    uneven control are one line with the name."""
+    """A term without an image, undeclared memory and an uneven control are one line."""
     with pytest.raises(ValueError, match=says) as error:
         derive_flips(with_methods(**NO_IMAGE[says]))
     assert "\n" not in str(error.value)
@@ -299,8 +295,7 @@ def test_what_has_no_image_is_refused(says):
 
 
 def test_net_commutes_exactly(env):
-    """With random weights and statistics, and history, actor, critic and deviations commute with
-    the mirror to the last bit."""
+    """With any weights and statistics, actor, critic and deviations commute to the last bit."""
     images = images_of(env)
     policies = [
         shaken(make_policy(*widths(env), hidden=(32, 32), symmetry=kind, mirrors=images, seed=1))
@@ -318,8 +313,7 @@ def test_net_commutes_exactly(env):
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_net_commutes_after_training(fused):
-    """After three iterations the error is still nothing, the deviations are even, and the policy
-    has moved."""
+    """After three iterations it commutes still, deviations are even, and the policy has moved."""
     ppo = make_ppo("net", fused=fused, num_minibatches=2, update_epochs=2)
     images, before = images_of(ppo.env), ppo.policy.log_std.detach().clone()
     for _ in range(3):
@@ -331,8 +325,7 @@ def test_net_commutes_after_training(fused):
 
 
 def test_net_is_a_plain_network_of_pairs(env):
-    """Its layers are those of an ordinary network with units (u, v) and weights [P+Q, P-Q; P-Q,
-    P+Q], at half the numbers."""
+    """It is an ordinary network of pairs with weights [P+Q, P-Q; P-Q, P+Q], of half the numbers."""
     images = images_of(env)
     net = shaken(make_policy(*widths(env), hidden=(8, 6), symmetry="net", mirrors=images)).actor.net
     assert isinstance(net, SymmetricMLP)
@@ -409,8 +402,7 @@ def gradients(ppo: PPO) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fused_is_plain(kind):
-    """For each kind the kernels give the gradients and statistics of the torch formulas under
-    autograd."""
+    """The kernels give the gradients and statistics of torch's formulas under autograd."""
     results = []
     for fused in (True, False):
         ppo = make_ppo(kind, fused=fused, ent_coef=0.01)
@@ -425,8 +417,7 @@ def test_fused_is_plain(kind):
 
 
 def test_augment_is_twice_the_samples():
-    """A minibatch holds samples and images: of views and actions; log-probability, advantage,
-    target, value are the same."""
+    """A minibatch holds samples and their images, which share log-probability and targets."""
     ppo = make_ppo("augment", num_minibatches=2)
     ppo.iteration()
     ppo.collect()
@@ -452,8 +443,7 @@ def test_augment_is_twice_the_samples():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_resume_and_capture(kind):
-    """An iteration reads nothing on the host, history and delay on; a new PPO that loads its state
-    goes on bit by bit."""
+    """With history and delay an iteration reads nothing, and a state goes on bit by bit."""
     past = dict(episode=0.1, history=HISTORY, observation_delay=(0, 2))
     first, second = (make_ppo(kind, make_env("quadruped", 8, **past)) for _ in range(2))
     first.iteration()
@@ -486,8 +476,7 @@ def test_the_exported_network_commutes(tmp_path):
 
 
 def test_signs_are_found_in_the_model(hund):
-    """Abductions turn the other way on the other side, and a joint whose axis is turned round
-    mirrors with the other sign."""
+    """A joint whose axis is turned round mirrors with the other sign."""
     own = make_task()
     assert hinge_signs(own.mjm, "trunk", own.foot_geoms) == (-1.0, 1.0, 1.0) * 4
     signs = make_robot(mjcf=hund).robot.mirror
@@ -496,8 +485,7 @@ def test_signs_are_found_in_the_model(hund):
 
 
 def test_wrong_signs_are_refused(hund):
-    """Signs that do not mirror the feet, or are no signs, are one line; for each joint of the own
-    robot, too."""
+    """Signs that do not mirror the feet, or are none, are one line."""
     says = "robot.mirror: this robot is not its own mirror image: in mirrored poses its"
     with pytest.raises(ValueError, match=says):
         make_robot(mjcf=hund, mirror=[-1, 1, 1])
@@ -540,15 +528,13 @@ def lopsided(what: str) -> mujoco.MjModel:
     ],
 )
 def test_one_side_must_be_as_the_other(settings, says):
-    """What bends, scales or brakes one side otherwise than the other, a hip out of place, a load on
-    one side, a stronger servo: one line, when symmetry is asked for."""
+    """What one side has otherwise than the other is one line, when symmetry is asked for."""
     with pytest.raises(ValueError, match=says):
         derive_flips(make_task(**settings))
 
 
 def test_what_may_differ():
-    """Front and rear may. A center of mass that is millimeters off, as the A1's, is no asymmetry
-    either."""
+    """Front and rear, and a center of mass by millimeters, as the A1's."""
     assert derive_flips(make_task(actuator=braked(first=6)))
     assert derive_flips(make_task(mjm=lopsided("cable")))
 

@@ -155,8 +155,7 @@ def test_two_ranks_are_one(tmp_path, graph):
 
 
 def test_gpu_tests_that_need_no_real_number():
-    """Those of tests/test_gpu.py that no time, rounding or profiler decides, without the kernels of
-    MuJoCo Warp, with which they took more than 20 minutes."""
+    """Those that no time, rounding or profiler decides, without the kernels of MuJoCo Warp."""
     words = ("-p", "pytest_simulated", "-q", "-m", "gpu", "tests/test_gpu.py", "-k", ON_ANY)
     said = simulated("-m", "pytest", *words)
     assert "passed" in said

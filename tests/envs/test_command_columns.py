@@ -36,8 +36,7 @@ def checked(model: mujoco.MjModel, about: dict) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_a_body_is_moved_to_the_command(count):
-    """Its position and rotation are the command's. A goal of x, or of x and y, keeps the rest of
-    the pose; a stranger's file may be so. A command without a body moves nothing."""
+    """It has the command's pose; x, or x and y, keep the rest; without a body nothing moves."""
     model = mujoco.MjModel.from_xml_string(MODEL)
     ranges = {"low": [-1.0] * count, "high": [1.0] * count}
     about = {"names": NAMES[:count], "trained": ranges, "shown_by": "target"}

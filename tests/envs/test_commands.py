@@ -97,10 +97,7 @@ def test_rotations_lean_uniformly():
 
 
 def test_the_widest_cap_is_all_rotations():
-    """With a lean of π the scalar part of q has the distribution of a uniform rotation.
-
-    The angle's density is (1 - cos θ)/π, so E cos θ = -1/2 and E cos² θ = 1/2.
-    """
+    """With a lean of π the angle's density is (1 - cos θ)/π: E cos θ = -1/2, E cos² θ = 1/2."""
     unit = torch.rand(20_000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     angle = 2 * torch.acos(leaning_rotation(unit, math.pi)[:, 0].abs().clamp(max=1))
     assert angle.cos().mean().item() == pytest.approx(-0.5, abs=0.015)
@@ -192,10 +189,7 @@ def test_parts_of_a_command():
 
 @pytest.mark.parametrize("parts", [(POINT, TURN), (TURN,), (TURN, POINT), (POINT, TURN, TURN)])
 def test_what_a_file_says_of_parts(parts):
-    """The description of any parts is read back as their columns, and every reader can follow it.
-
-    With one rotation behind a point it is `lean` and `spin`, as it always was.
-    """
+    """The description of any parts is read back as their columns, and every reader follows it."""
     about = describe_command(altered(command=Command(parts=parts)))
     own = Command(parts=parts)
     turns = [columns for part, columns in zip(parts, own.columns, strict=True) if part is TURN]

@@ -61,8 +61,7 @@ def build(*words: str):
 
 
 def test_numbers_follow_the_plan():
-    """Before each iteration the live tensors hold what the plan says, where graphs read them; the
-    draws follow."""
+    """Before each iteration the live tensors, at fixed addresses, hold what the plan says."""
     ppo = build(PLAN)
     env = ppo.env
     keys = [key for key in ppo.schedule.plan if key.startswith("task.")]
@@ -102,8 +101,7 @@ ENDS = {  # key → where it begins, where it ends
 
 @pytest.mark.parametrize("fused", ["true", "false"])
 def test_a_number_that_arrived_is_that_number(fused):
-    """Where each schedule has ended, training is bit by bit what it is with those numbers from the
-    start; before, it is not."""
+    """Where schedules have ended, a training is bit by bit that of their numbers; before, not."""
     plan = {key: schedule(*ends, stop=2) for key, ends in ENDS.items()}
     fused = f"algo.fused={fused}"
     one = build(fused, written(plan))
@@ -153,10 +151,7 @@ def live_iteration(task: str) -> tuple[Any, list[dict]]:
 
 @pytest.mark.parametrize("task, key", [(task, key) for task in TASKS for key in MOVING[task]])
 def test_each_number_is_heeded(task, key):
-    """From one state, with another value of one number, a run differs after some iterations.
-
-    With the same value it does not, which is tried with the first number of each task.
-    """
+    """With another value of one number a run differs after some iterations; with the same, not."""
     ppo, (first, *later) = live_iteration(task)
     number = ppo.numbers[key]
     before = number.clone()
@@ -175,8 +170,7 @@ def test_each_number_is_heeded(task, key):
 
 
 def test_an_evaluation_has_the_last_values():
-    """What is evaluated, and what the run's configuration says, is the end of the plan, from the
-    first iteration on."""
+    """From the first iteration on, evaluation and the run's configuration have the plan's end."""
     cfg = check_words(*TINY, PLAN)
     assert (cfg.task.weights["action_rate"], cfg.task.noise["gyro"]) == (0.4, 1)
     ppo = make_iteration(cfg)
@@ -189,8 +183,7 @@ def test_an_evaluation_has_the_last_values():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_number_that_moves_is_in_the_docs(name):
-    """docs/randomisation.md lists what can be scheduled; so does each task's class, of numbers that
-    its configuration has."""
+    """docs/randomisation.md lists what can be scheduled, and the configuration has it."""
     text = (ROOT / "docs" / "randomisation.md").read_text()
     section = compose.compose_plain("config", [f"task={name}"])["task"]
     for key in scheduled_fields(load_task(name)):
@@ -200,8 +193,7 @@ def test_every_number_that_moves_is_in_the_docs(name):
 
 @dataclass(kw_only=True)
 class Ranged(Quadruped):
-    """Two ranges of its command are a number that a curriculum may change, which the critic sees,
-    too."""
+    """Two ranges of its command, and what the critic sees, follow a number of a curriculum."""
 
     @property
     def command(self):
@@ -216,8 +208,7 @@ class Ranged(Quadruped):
 
 @pytest.mark.parametrize("kind", [Quadruped, Ranged])
 def test_resume_is_exact(kind, monkeypatch):
-    """A PPO loaded in the middle of a plan goes on bit by bit, the mean of the evaluations
-    included, also where a view is of a number that moves."""
+    """A PPO loaded in the middle of a plan goes on bit by bit, also where a view moves with it."""
     monkeypatch.setattr("gpusim_rl.assembly.environment.load_task", lambda *_: kind)
     one, other = build(PLAN), build(PLAN)
     one.env.success.fill_(0.25)
@@ -242,8 +233,7 @@ def test_a_number_in_the_commands_ranges(monkeypatch):
 
 
 def test_a_schedule_of_the_tasks_file(tmp_path, monkeypatch):
-    """A plan of the command line joins that in conf/task/, which may be dropped. Runs that were
-    begun without it or with another open."""
+    """A plan of the command line joins that in conf/task/, which may be dropped."""
     folder = tmp_path / "conf"
     shutil.copytree(compose.CONF, folder)
     plan = {"task.spread": schedule(0.1, 0.3)}
@@ -310,8 +300,7 @@ FASTEST = ([0.2, 0.1, 0.2], [1.0, 0.5, 1.0])
 
 
 def learns_slowly(monkeypatch) -> list[float]:
-    """Has evaluations succeed with small commands alone, and with all from the tenth on. Returns
-    the largest speeds that were evaluated, which grow."""
+    """Evaluations succeed at small commands until the tenth; returns the speeds evaluated."""
     seen: list[float] = []
 
     def evaluate(policy, task, **_):
@@ -331,9 +320,7 @@ def train(*words: str) -> None:
 
 
 def test_success_is_measured_where_the_numbers_are(tmp_path, monkeypatch):
-    """A robot that manages slow commands, and none at the end, gets faster ones nevertheless. What
-    was measured on the way neither ends the training nor makes a checkpoint the best, and a run
-    that is resumed on the way goes on with the same numbers."""
+    """Slow commands that succeed get faster, unjudged on the way; a resumed run does the same."""
     words = (written({"task.fastest": schedule(*FASTEST, 0.3, 0.8, "success")}), "stop_at=0.9")
     every = []
     monkeypatch.setattr(trainer, "tracking", lambda *_: 1.0)
@@ -452,7 +439,6 @@ NONSENSE: list[tuple] = [
 
 @pytest.mark.parametrize("plan, says, words", [(x, y, z) for x, y, *z in NONSENSE])
 def test_nonsense_gets_a_line(plan, says, words):
-    """A plan that names or says nonsense, that begins out of a range, or that ends at another
-    number than the command line says, is a ValueError of one line."""
+    """A plan of nonsense, out of range, or against the command line is a ValueError of one line."""
     line = refusal(*TINY, *([written(plan)] if plan else []), *words)
     assert says in line and (plan or "curriculum" not in line)

@@ -33,8 +33,7 @@ def step(record: Record, t: int) -> Record:
 
 @pytest.mark.parametrize("task", ["cartpole", "reach", "quadruped"])
 def test_dreams_are_what_was_simulated(task):
-    """Two steps from each recorded one, with its actions and the physics after them: the controls
-    of the first, rewards, ends and critic's views, to the bit."""
+    """From each recorded step and its physics: rewards, ends and critic's views, to the bit."""
     dreams, collector = collect(task, "off")
     record, rng, compared = collector.record, dreams.rng(16), 0
     for t in range(29):

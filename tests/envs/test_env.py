@@ -41,8 +41,7 @@ def actions(steps: int, num_envs: int) -> torch.Tensor:
 
 
 def run(env: Env, plan: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """(obs, critic, end, reward, terminated, truncated, qpos, qvel) after each step of a plan (T,
-    B, nu)."""
+    """(views, end, reward, ends, qpos, qvel) after each step of a plan (T, B, nu)."""
     history = []
     for action in plan:
         step = env.step(action)
@@ -63,8 +62,7 @@ def same(a, b) -> bool:
 
 
 def test_time_out_shows_the_state_it_ended_in():
-    """At a time-out `end` is the critic's view of the state before the restart, and the next view
-    is of the one after."""
+    """At a time-out `end` is the critic's view before the restart; the next view is after it."""
     env, twin = make_env(episode=0.1, stagger=False), make_env(episode=20.0, stagger=False)
     plan = 0.1 * actions(5, 16)
     for action in plan[:4]:
@@ -86,8 +84,7 @@ def test_time_out_shows_the_state_it_ended_in():
 
 @pytest.mark.parametrize("sim", SIMS)
 def test_leaving_out_nothing_changes_nothing(sim, monkeypatch):
-    """Work on no world is left out on the CPU: with it, every number of every step is the same to
-    the last bit, restarts and faults included."""
+    """Leaving out work on no world, as on the CPU, changes no bit, over restarts and faults."""
     results, plan = [], actions(24, 8)
     plan[12, 3, 0] = math.nan
     for skips in (True, False):
@@ -105,8 +102,7 @@ def test_leaving_out_nothing_changes_nothing(sim, monkeypatch):
 
 
 def test_a_failure_is_not_a_time_out():
-    """A robot on its back is terminated, not truncated, even in the last step of its episode; the
-    others time out."""
+    """A robot on its back is terminated, even in its last step; the others time out."""
     env = make_env(episode=0.04, stagger=False)
     env.step(torch.zeros(16, 12))
     env.sim.qpos[3, 2:7] = torch.tensor([0.5, 0.0, 1.0, 0.0, 0.0], dtype=env.sim.qpos.dtype)
@@ -116,8 +112,7 @@ def test_a_failure_is_not_a_time_out():
 
 
 def test_restart_is_masked():
-    """Worlds whose episode ended begin anew from task.start; the others go on as if nothing had
-    been restarted."""
+    """Worlds whose episode ended begin anew from task.start; the others go on untouched."""
     env, twin = make_env(episode=0.2), make_env(episode=0.2)
     twin._restart = lambda mask, ended: None
     live = torch.ones(16, dtype=torch.bool)
@@ -137,8 +132,7 @@ def test_restart_is_masked():
 
 
 def test_restarted_views_have_current_sensors():
-    """What a restarted world is seen as is what MuJoCo computes from its new state, not from the
-    one that ended."""
+    """A restarted world is seen as MuJoCo computes it from its new state."""
     env = make_env(episode=0.04, stagger=False)
     env.step(torch.zeros(16, 12))
     assert env.step(torch.ones(16, 12)).truncated.all()
@@ -163,8 +157,7 @@ def test_stagger_spreads_time_outs():
 
 
 def test_reward_is_weighted_terms():
-    """The reward is dt Σ weight · term of the state after the step, and actions reach the task
-    clamped to ± clip."""
+    """The reward is dt Σ weight · term of the state after the step; actions are clamped."""
     env = make_env(stagger=False)
     action = 100 * actions(1, 16)[0]
     twin = make_env(stagger=False)
@@ -184,8 +177,7 @@ def test_reward_is_weighted_terms():
 
 @pytest.mark.parametrize("sim", SIMS)
 def test_quarantine(sim):
-    """Poisoned worlds get no reward, are counted and restarted; their neighbors' next 30 steps are
-    bit-identical."""
+    """Poisoned worlds get no reward and are restarted; their neighbors keep every bit."""
     plan = actions(35, 16)
     poisoned, clean = (make_env(sim=sim, episode=0.5) for _ in range(2))
     for env in (poisoned, clean):
@@ -222,8 +214,7 @@ def test_a_reward_that_is_not_finite_is_quarantined():
 
 
 def test_quarantined_samples_do_not_teach():
-    """The rollout marks the sample whose step went wrong, and no other; the loss does not see what
-    stands in it."""
+    """The rollout marks the sample that went wrong, and the loss does not see what stands in it."""
     ppo = make_ppo(make_env())
     ppo.env.sim.qvel[5, 3] = torch.inf
     ppo.collect()
@@ -240,8 +231,7 @@ def test_quarantined_samples_do_not_teach():
 @pytest.mark.parametrize("sim", SIMS)
 @pytest.mark.parametrize("settings", [{}, PAST, EVERYTHING], ids=KINDS)
 def test_worlds_do_not_know_how_many_they_are(settings, sim):
-    """Two Envs with global ids 0 to 7 and 8 to 15 do what one Env of 16 does, bit by bit, over 30
-    steps in which every world restarts."""
+    """Envs with ids 0 to 7 and 8 to 15 do what one of 16 does, bit by bit, over restarts."""
     plan, ended = 2 * actions(30, 16), torch.zeros(16)
     settings = settings | dict(sim=sim, episode=0.5)
     whole = run(make_env(**settings), plan)
@@ -267,8 +257,7 @@ def test_same_seed_same_worlds():
 
 
 def test_weights_must_be_those_of_the_terms():
-    """A weight too many and one too few are one error, which names both. A negative weight is
-    refused by name, too: the sign is in the formula."""
+    """A weight too many and one too few are one error; a negative one is refused by name."""
     task, weights = make_task(), QUADRUPED["weights"]
     about = dict(seed=0, noise=QUADRUPED["noise"])
     with pytest.raises(ValueError, match=r"task\.weights\.action_rate=.*: expected at least 0"):
@@ -280,8 +269,7 @@ def test_weights_must_be_those_of_the_terms():
 
 
 def test_metrics():
-    """Metrics are the means over worlds and steps since they were last read, and reading clears
-    them. An episode that goes on meanwhile counts its whole return when it ends."""
+    """Means since they were last read; an episode that goes on meanwhile counts whole."""
     env = make_env(episode=0.1, stagger=False)
     steps: list[Step] = [env.step(a) for a in 0.1 * actions(5, 16)]
     metrics = env.metrics()
@@ -307,8 +295,7 @@ def test_metrics():
 
 
 def test_length_is_of_what_was_lived():
-    """Episodes that begin at a random time count their own steps alone, so none is longer than the
-    simulation."""
+    """Episodes that begin at a random time count their own steps alone."""
     env = make_env(num_envs=64, episode=1.0)
     for _ in range(10):
         env.step(torch.zeros(64, 12))
@@ -317,8 +304,7 @@ def test_length_is_of_what_was_lived():
 
 
 def test_observation_noise():
-    """Noise is uniform, ± the half-width of the reading, on the actor's view alone; it differs by
-    world, entry and step."""
+    """Uniform, ± the reading's half-width, for the actor alone; by world, entry and step."""
     env = make_env(num_envs=64)
     previous = torch.zeros(())
     for action in actions(3, 64):
@@ -343,8 +329,7 @@ DERIVED = ("body_subtreemass", "body_invweight0", "dof_invweight0")
 
 
 def test_masses_and_what_follows_from_them():
-    """Masses differ, inertias as much, and the trunk's center of mass alone; derived constants are
-    mj_setConst's."""
+    """Masses and inertias differ alike, the trunk's center moves, mj_setConst's values follow."""
     env = make_env(num_envs=8, fields=DERIVED)
     task, mjm = env.task, env.task.mjm
     scale = env.sim.model("body_mass")[:, 1:] / torch.from_numpy(mjm.body_mass[1:])
@@ -410,8 +395,7 @@ DRAWN = {"env/success", *(f"env/memory/{x}" for x in ("encoder", "sensor_bias", 
     "settings, names", [({}, set()), (PAST, FRAMES), (EVERYTHING, DRAWN)], ids=KINDS
 )
 def test_state_round_trip(settings, names, sim):
-    """A new Env loaded with another's state continues bit by bit, metrics included; the state is a
-    copy."""
+    """A new Env loaded with another's state goes on bit by bit; the state is a copy."""
     plan = actions(20, 8)
     env, other = (make_env(num_envs=8, sim=sim, episode=0.2, **settings) for _ in range(2))
     run(env, plan[:8])
@@ -430,8 +414,7 @@ def test_state_round_trip(settings, names, sim):
 
 
 def test_sims_draw_and_start_alike():
-    """With one seed native and warp draw the same numbers, and start and restart the same worlds in
-    the same states."""
+    """With one seed native and warp draw the same, and start and restart in the same states."""
     envs = [make_env(num_envs=8, sim=sim, episode=0.1) for sim in ("native", "warp")]
     for step in range(6):
         native, warp = envs
@@ -498,8 +481,7 @@ def test_an_action_of_another_shape_is_refused(action, given):
 
 @pytest.mark.parametrize("sim", SIMS)
 def test_control_sees_the_action_of_its_step(sim):
-    """`control` is given the new action, the one before it, and otherwise the state at the start of
-    the step."""
+    """`control` is given the new action, the one before, and else the state at the step's start."""
     env = make_env(num_envs=4, sim=sim, stagger=False)
     states, control = [], env.task.control
     env.task.control = lambda s: states.append(s.clone()) or control(s)

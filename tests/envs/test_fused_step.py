@@ -81,11 +81,7 @@ def run(ppo: Iteration, steps: int = 100) -> None:
 
 @pytest.mark.parametrize("task", ["quadruped", "cartpole", "drone"])
 def test_a_step_is_that_of_torch(task):
-    """In each of 100 steps, begun from the same state: floats to 1e-5, the rest exactly.
-
-    The rows on which a kernel is compared with torch lead to both answers of each comparison that
-    has two. A reading that is never lost has one, and so has the first worst step.
-    """
+    """Over 100 steps floats agree to 1e-5; the trial rows reach both answers of each comparison."""
     ppo = make_iteration(make_config(*words(task)))
     fused = ppo.source.fused
     rows = fused.env.rows() | fused.scratch
@@ -104,8 +100,7 @@ def test_a_step_of_every_task_is_that_of_torch(task):
 
 
 def test_a_world_does_not_depend_on_its_neighbors():
-    """Of the same rows the kernels make the same bits among 16, 256 and 4096 worlds, and as the
-    second half of them, as another process has it."""
+    """Kernels make the same bits among 16, 256 and 4096 worlds, and of the second half alone."""
     ppo = make_iteration(make_config("task=quadruped", "num_envs=16", "num_steps=4", *SMALL))
     ppo.iteration()
     fused = ppo.source.fused
@@ -172,8 +167,7 @@ class Drifting(ActorCritic):
 
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_choosing_changes_the_memory(memory):
-    """In the kernel before the physics as in torch; restarts make it zero. There is no kernel more,
-    and what an encoder remembers is no output of it."""
+    """As in torch, without a kernel more; restarts make it zero."""
     collectors = []
     for fuse in ("on", "off"):
         about = ("task=cartpole", "num_envs=16", "num_steps=40", "task.episode=0.5")

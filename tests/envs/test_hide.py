@@ -9,8 +9,7 @@ from tests.worlds import make_env, refusal
 
 @pytest.mark.parametrize("past", [{}, {"history": {"cart": 3}}, {"observation_delay": (2, 2)}])
 def test_a_hidden_term_is_the_critics(past):
-    """Without noise, which has other columns, the actor observes what it observes without the key,
-    but for the hidden columns; the critic observes the same."""
+    """But for the hidden columns the actor observes the same, and the critic all."""
     plain, hiding = (make_env("cartpole", 4, hide=hide, **past) for hide in ((), ("speeds",)))
     for env in (plain, hiding):
         env.measurement.amplitudes.zero_()

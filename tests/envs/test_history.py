@@ -27,8 +27,7 @@ def parts(env: Env, obs: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("delay", [(0, 0), (1, 3), (2, 2)])
 def test_each_entry_is_the_observation_of_its_step(delay):
-    """Over restarts and per world: entry j of k is the noisy observation of k-1-j steps ago, and of
-    the delay before that."""
+    """Over restarts: entry j of k is the noisy view of k-1-j steps and the delay ago."""
     past = {**PAST, "observation_delay": delay}
     env, plain = make_env(num_envs=16, **past), make_env(num_envs=16, episode=0.3)
     ends, lags = torch.zeros(16), torch.zeros(16, dtype=torch.long)
@@ -58,8 +57,7 @@ def test_each_entry_is_the_observation_of_its_step(delay):
 
 
 def test_delays_are_drawn_for_each_episode():
-    """Every delay of the range comes as often as the others, changes at restarts alone, and is
-    another in another world."""
+    """Every delay comes as often as the others, and changes at restarts alone."""
     env = make_env(num_envs=1200, history={}, observation_delay=(1, 3), episode=0.06, stagger=False)
     past = env.measurement.delay
     assert past
@@ -72,8 +70,7 @@ def test_delays_are_drawn_for_each_episode():
 
 
 def test_a_command_given_between_two_steps():
-    """What is written to the memory as an episode begins fills its history, and later replaces the
-    newest entry alone: so does an exported policy that is given that command."""
+    """A command fills the history at an episode's start, and later replaces the newest entry."""
     env = make_env(num_envs=4, history={"command": 3}, stagger=False)
     one, two = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.5, 0.25, -0.5])
     env.set_memory("command", one)
@@ -85,8 +82,7 @@ def test_a_command_given_between_two_steps():
 
 
 def test_the_evaluation_keeps_both():
-    """The delay is a property of the robot: what is evaluated has it, and the history that the
-    network needs."""
+    """What is evaluated has the robot's delay and the history that the network needs."""
     task, yaml = make_task(**PAST), numbers("quadruped")
     env = evaluation_env(task, 4, weights=yaml["weights"], noise=yaml["noise"], seed=1)
     assert env.observer.history and env.views == make_env(num_envs=2, **PAST).views

@@ -87,8 +87,7 @@ class Walker(Quadruped):
     ],
 )
 def test_controls_and_filters_follow_the_readings(errors):
-    """Targets that start from joint positions, and memory that filters a gyroscope, are those that
-    a robot would compute of `env.readings`; other memory is computed of the truth."""
+    """Controls and filters are what a robot would compute of `env.readings`."""
     env = make_env(num_envs=8, kind=Walker, history={}, episode=0.2, **errors)
     g, restarts = torch.Generator().manual_seed(0), 0
     for _ in range(25):
@@ -112,8 +111,7 @@ LOSS = {"gyro": 0.5, "joint_pos": 0.2}
 
 @pytest.mark.parametrize("sim, delay", [("native", (0, 0)), ("native", (1, 2)), ("warp", (1, 2))])
 def test_a_lost_reading_is_the_last_one(sim, delay):
-    """A reading is what an Env without drop-out delivers or, as often as its chance says, as a
-    whole the one before; worlds are drawn by themselves, and an episode begins with new ones."""
+    """A reading is the delivered one or, as often as its chance says, the one before as a whole."""
     past = dict(num_envs=32, sim=sim, episode=0.2, observation_delay=delay)
     env, plain = (make_env(**past, dropout=chances) for chances in (LOSS, {}))
     lost, news = (dict.fromkeys(plain.readings, 0) for _ in range(2))
@@ -133,8 +131,7 @@ def test_a_lost_reading_is_the_last_one(sim, delay):
 
 @pytest.mark.parametrize("sim", SIMS)
 def test_errors_are_captured_and_resumed(sim):
-    """With drop-out, history, delay, every randomized field and a curriculum nothing reads a tensor
-    on the host, and a state goes on bit by bit."""
+    """With all errors and a curriculum nothing is read on the host; a state goes on to the bit."""
     short = dict(num_envs=8, sim=sim, episode=0.1, dropout=LOSS, **PAST)
     short |= dict(randomise=everything("normal"))
     by = {"from": 0.0, "to": 0.04, "start": 0, "stop": 4}
@@ -165,8 +162,7 @@ def test_drop_out_that_is_off_costs_nothing():
     ],
 )
 def test_errors_must_name_readings(name, says, key):
-    """What the actor does not read has no noise and cannot be lost: the line lists the readings.
-    The name of a term is answered with what the term reads."""
+    """What the actor does not read is refused with the readings; a term, with what it reads."""
     given = {"noise": {}, "dropout": {}} | {key: {name: 0.1}}
     task = make_task(dropout=given["dropout"])
     with pytest.raises(ValueError, match=rf"task\.{key}\.{name}: {says}"):

@@ -52,8 +52,7 @@ def distance(kind: str, x: Tensor, low: float, high: float) -> float:
 
 
 def drawn(env: Env, name: str) -> Tensor:
-    """(B, columns): what was drawn of a field, as it is found in the Sim, in the first states or in
-    the views."""
+    """(B, columns): what was drawn of a field, as Sim, first states or views have it."""
     mjm, sim, task = env.task.mjm, env.sim, env.task
     start = task.start(WORLDS, env.rng)
 
@@ -101,8 +100,7 @@ def drawn(env: Env, name: str) -> Tensor:
 
 @pytest.mark.parametrize("sim, kind", [*(("native", kind) for kind in KINDS), ("warp", "uniform")])
 def test_distributions(sim, kind):
-    """Over 4,096 worlds each number of every field is of its range and kind alone; each joint has
-    its own."""
+    """Over 4,096 worlds each number of a field is of its range and kind alone, and its own."""
     randomise = everything(kind)
     for name in ("push", "force"):
         randomise[name]["every"] = 1e-3  # s: in every step
@@ -148,8 +146,7 @@ def momentum(env: Env, world: int) -> Tensor:
 
 
 def lift(env: Env, **changes: list) -> None:
-    """Every world in the stance, at rest, 5 m above the ground; each model field as it is, but for
-    rows of changes."""
+    """Worlds in the stance, at rest, 5 m up; model fields as they are but for these changes."""
     for name in env.task.fields:
         env.sim.model(name).copy_(torch.from_numpy(attrgetter(name)(env.task.mjm)))
     for name, factors in changes.items():
@@ -176,8 +173,7 @@ def test_gravity_reaches_the_physics(lab):
 
 
 def test_a_force_gives_momentum_and_mass_takes_speed(lab):
-    """A force on the base adds F · t to the momentum whatever the mass, and takes a heavier trunk
-    less far."""
+    """A force adds F · t to the momentum, and takes a heavier trunk less far."""
     heavy = torch.ones(14, dtype=lab.sim.qpos.dtype)
     heavy[1] = 1.6  # the trunk: 4 kg more
     lift(lab, gravity=[0.0] * 4, body_mass=[1.0, heavy])
@@ -193,8 +189,7 @@ def test_a_force_gives_momentum_and_mass_takes_speed(lab):
 
 
 def test_servos_feel_their_gains(lab):
-    """Twice the stiffness is twice the torque of a position error, and the strength bounds it;
-    damping resists a speed."""
+    """Twice the stiffness is twice the torque of an error, and the strength bounds it."""
     gain = [1.0, 2.0, 2.0]
     lift(lab, actuator_gainprm=gain, actuator_biasprm=gain, actuator_forcerange=[1.0, 1.0, 0.1])
     lab.sim.ctrl[:, 0] += 0.1
@@ -224,8 +219,7 @@ def test_friction_brakes(lab):
 
 
 def test_force_pushes():
-    """A push lasts as many control steps as its hold, the same throughout; none outlives a restart;
-    state() knows of it."""
+    """A push lasts as long as its hold, none outlives a restart, and state() knows of it."""
     hold = {"kind": "uniform", "low": 20.0, "high": 20.0, "every": 0.2, "hold": [0.1, 0.1]}
     env = make_env(num_envs=32, randomise={"force": hold}, episode=1.0)
     runs, length = [], torch.zeros(32)
@@ -246,8 +240,7 @@ def test_force_pushes():
 
 
 def test_pushes_come_as_often_as_they_should():
-    """Pushes are Poisson's: of 4,096 worlds in 20 steps, 20 · 4,096 · dt / every, within five
-    deviations."""
+    """Pushes are Poisson's: of 4,096 worlds in 20 steps, within five deviations."""
     push = {"kind": "uniform", "low": 0.1, "high": 0.2, "every": 2.0}
     env, count = make_env(num_envs=WORLDS, randomise={"push": push}), 0
     for step in range(1, 21):
@@ -259,8 +252,7 @@ def test_pushes_come_as_often_as_they_should():
 
 
 def test_encoders_and_biases():
-    """The actor sees q + δ and biased readings, the critic the truth; a servo's target is less by
-    δ; both anew at a restart."""
+    """The actor sees q + δ and biased readings; targets are less by δ; both anew at a restart."""
     randomise = everything() | {"push": {"kind": "off"}, "force": {"kind": "off"}}
     env = make_env(num_envs=8, randomise=randomise, episode=0.2)
     env.measurement.amplitudes.zero_()
@@ -305,8 +297,7 @@ def test_an_evaluation_has_no_pushes():
 
 
 def test_cartpole_has_what_it_can():
-    """A task without a free base takes the fields that make sense, encoders of angles it sees as
-    cosines included."""
+    """A task without a free base takes the fields that make sense, encoders included."""
     names = ("friction", "mass", "inertia", "gravity", "encoder", "start_angle")
     randomise = {name: {"kind": "uniform"} for name in names}
     for name in ("armature", "damping", "joint_friction"):  # cartpole has none of its own
@@ -367,8 +358,7 @@ def test_the_yaml_lists_every_field():
 
 
 def table_rows(randomise: dict) -> list[str]:
-    """The rows that docs/randomisation.md is to have but for meaning and unit, with the numbers of
-    `task.randomise`."""
+    """The rows of docs/randomisation.md but for meaning and unit."""
     draws = {"world": "once per world", "episode": "at each restart", "push": "at random times"}
     rows = []
     for name, properties in {**FIELDS, "bias.<reading>": BIAS}.items():

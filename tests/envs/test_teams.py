@@ -112,8 +112,7 @@ def widths(env: Env) -> list[int]:
 
 
 def test_the_numbers_of_an_agent_are_its_own(here):
-    """Noise differs by agent, and does not depend on how many worlds there are; one agent's are
-    those of its world."""
+    """Noise differs by agent, whatever the number of worlds; one agent has its world's."""
     few, many = (make_iteration(config(f"num_envs={n}")) for n in (4, 8))
     for iteration in (few, many):
         iteration.collect()

@@ -165,8 +165,7 @@ def test_a_restart_moves_no_other_ground(name):
 
 
 def test_levels():
-    """Up after a whole episode with enough progress, down after a fall or too little, else as it
-    is; above the last one, anywhere; never below the first."""
+    """Up after enough progress, down after a fall or too little; above the last one, anywhere."""
     env = make_env("quadruped_rough", 7)
     task, last = env.task, env.task.patches.levels - 1
     time = torch.tensor([500, 500, 500, 500, 30, 30, 500])

@@ -17,8 +17,7 @@ COARSE = {"timestep": 0.01, "joint_friction": False}
 
 @pytest.mark.parametrize("sim", SIMS)
 def test_coarse_physics_is_stepped(sim):
-    """Env steps the coarse model, for as long as a control step lasts: the same seconds of a fall,
-    and no dry friction."""
+    """Env steps the coarse model for a control step's time, without dry friction."""
     coarse, exact = (make_env(num_envs=4, sim=sim, training=t) for t in (COARSE, "exact"))
     assert (coarse.task.substeps, exact.task.substeps) == (2, 4)
     assert coarse.task.physics.opt.disableflags & FRICTION
@@ -53,8 +52,7 @@ def test_what_is_judged_is_exact():
 
 
 def test_what_stays_exact():
-    """Torques of each timestep keep the timestep, a delay does not; friction that is wanted
-    stays."""
+    """Torques of each timestep keep it, a delay does not; friction that is wanted stays."""
     for keys, timestep in ((dict(kind="pd"), 0.005), (dict(delay=0.01), 0.01)):
         task = make_task(training=COARSE, actuator=make_actuator(**keys))
         assert task.physics.opt.timestep == timestep

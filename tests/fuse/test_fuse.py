@@ -288,8 +288,7 @@ def counts(r):
     ],
 )
 def test_what_python_makes_of_rows_runs_as_torch(runs_as_torch, function):
-    """The code would hold it as it was, or cannot be followed on other rows: a line says why there
-    is no kernel, and it works."""
+    """What Python makes of rows has no kernel: a line says why, and it works."""
     live = {"x": torch.zeros(8, 3), "n": torch.zeros(8, dtype=torch.int64)}
     where = {"y": Place(torch.full((8, 3), torch.nan))}
     runs_as_torch(function, live, where=where)()

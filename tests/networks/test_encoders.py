@@ -104,8 +104,7 @@ def test_attention_has_no_loop_over_time():
 
 @pytest.mark.parametrize("make", [small, attentive])
 def test_a_sequence_is_its_steps(make):
-    """`unroll` gives what steps one by one give, with a blank memory where an episode begins; what
-    was before does not matter then, not even NaN, and no gradient reaches it."""
+    """Blank where an episode begins: what was before does not matter, not even NaN."""
     net, g = make(), generator(4)
     x, h = torch.randn(5, 4, 3, generator=g), net.encoder.blank(4)
     for _ in range(2):

@@ -22,8 +22,7 @@ def batches(offset: np.ndarray, scale: np.ndarray) -> list[tuple[torch.Tensor, t
 
 @pytest.mark.parametrize("poison", [0.0, 1e30, math.nan])
 def test_absorb_as_numpy(poison):
-    """After many batches the statistics are numpy's of all valid rows, at offsets 10⁶ deviations
-    from zero as well."""
+    """The statistics are numpy's of all valid rows, also 10⁶ deviations from zero."""
     offset, scale = np.array([0.0, 3.0, -1e5, 1e6, 1e-3]), np.array([1.0, 0.1, 2.0, 1.0, 1e-4])
     normalizer, valid_rows = Normalizer(5), []
     for x, valid in batches(offset, scale):
@@ -51,8 +50,7 @@ def test_empty_batch_changes_nothing():
 
 
 def test_forward_normalises_and_keeps_still():
-    """forward subtracts the mean, divides by the deviation, clamps, and does not move the
-    statistics."""
+    """forward subtracts the mean, divides by the deviation, clamps, and moves nothing."""
     normalizer = Normalizer(2, clamp=3.0)
     normalizer.mean.copy_(torch.tensor([1.0, -2.0]))
     normalizer.var.copy_(torch.tensor([4.0, 0.25]))

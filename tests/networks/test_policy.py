@@ -39,8 +39,7 @@ def test_what_makes_no_network_is_named(says, keys):
 
 
 def test_first_weights_are_a_function_of_the_seed():
-    """Equal seeds give equal weights whatever torch's own generator did before; another seed gives
-    others."""
+    """Whatever torch's own generator did before; another seed gives others."""
 
     def weights(seed: int, foreign: int) -> dict[str, torch.Tensor]:
         torch.manual_seed(foreign)
@@ -70,8 +69,7 @@ def test_actor_holds_its_normalizer():
 
 @pytest.mark.parametrize("name", ["mean", "value"])
 def test_bf16_multiplies_alone(name):
-    """With amp="bf16" weights, views and results stay float32 and the numbers are those of bfloat16
-    matrices; off is exact."""
+    """Weights, views and results stay float32, the numbers are bfloat16's; off is exact."""
     plain, amp = (make_policy(6, 6, 2, hidden=(64, 64), amp=amp) for amp in (None, "bf16"))
     view = torch.randn(50, 6, generator=torch.Generator().manual_seed(0))
     a, b = (getattr(policy, name)(view) for policy in (plain, amp))
@@ -86,8 +84,7 @@ def test_bf16_multiplies_alone(name):
 
 @pytest.mark.parametrize("change", ["shape", "type", "missing", "more"])
 def test_a_state_that_does_not_fit_changes_nothing(change):
-    """A checkpoint with one wrong tensor is refused by name, and no weight was written. One that
-    fits gives every tensor."""
+    """It is refused by name, and no weight was written; one that fits gives every tensor."""
     policy, other = (make_policy(5, 7, 2, hidden=(16, 16), seed=seed) for seed in (1, 2))
     before = copies(policy.state_dict())
     state = {f"policy/{name}": value for name, value in other.state_dict().items()}

@@ -45,8 +45,7 @@ def results(net: nn.Module, x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("activation", LAYERS)
 @pytest.mark.parametrize("action", [ACTION, unmoved(1, 1), unmoved(-1), unmoved(1, -1)])
 def test_kernels_are_the_network(monkeypatch, activation, action):
-    """Results and gradients of actor and critic are those of torch, for inputs of any number of
-    axes."""
+    """Results and gradients of actor and critic are torch's, for any number of axes."""
     made, split = policy(activation, action), EvenOddSplit(VIEW)
     x = 2 * torch.randn(5, 40, 9, generator=torch.Generator().manual_seed(3))
     for net in (made.actor.net, made.critic):

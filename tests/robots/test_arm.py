@@ -164,8 +164,7 @@ def test_the_task_takes_it(tmp_path, capsys):
 
 
 def test_the_own_arm_from_its_file():
-    """The importer finds the home pose, gains, tool and mirror of tasks/assets/arm.xml, and its
-    reach, by which other arms are measured."""
+    """The importer finds home, gains, tool and mirror of tasks/assets/arm.xml, and its reach."""
     loaded = load_as("arm", **robot_keys(mjcf=FILE))
     assert isinstance(loaded.shape, Arm)
     m, robot = loaded.original, loaded.robot
@@ -205,8 +204,7 @@ def test_contact(tmp_path, greifer):
     ],
 )
 def test_tools(tmp_path, keys, tool, why):
-    """A site is a tool by its name; else the fingertips are, else the last body. A hinge named as a
-    jaw is no part of the arm."""
+    """A site is a tool by its name; else the fingertips are, else the last body."""
     loaded = load(tmp_path, mjcf(**keys))
     assert loaded.robot.tool == tool and why in loaded.shape.tool.why
     assert loaded.robot.joints == JOINTS

@@ -71,8 +71,7 @@ def test_an_arm_beside_a_cube_has_no_base(first, last):
 
 @pytest.mark.parametrize("text, name", [(ROTOR, "frame"), (PULLED, "trunk")])
 def test_the_base_carries_what_is_driven(text, name):
-    """A rotor on a site, or a joint on a tendon, makes its free body the base; a cube before it
-    is an object."""
+    """A rotor on a site, or a joint on a tendon, makes its free body the base."""
     m = compiled(text, CUBE)
     base, objects = free_base(m), free_objects(m)
     assert base and base.name == name and [x.name for x in objects] == ["cube"]

@@ -36,8 +36,7 @@ def mensch(tmp_path_factory) -> Loaded:
 
 
 def test_what_is_guessed(mensch):
-    """Legs are found by places, the left one first; the knees bend whichever way they turn, and
-    the soles stay level."""
+    """Legs are found by places, knees bend whichever way they turn, and soles stay level."""
     robot = mensch.robot
     order = [
         [f"{leg}_{j}" for j in ("quer", "hoch", "knie", "sprung")] for leg in ("links", "rechts")

@@ -193,8 +193,7 @@ def refusal(shape: str, text: str, folder, **keys) -> str:
 
 @pytest.mark.parametrize("shape", TEXTS)
 def test_what_is_printed_is_the_robot(tmp_path, shape):
-    """The printed description, in which a value for each leg stands once, gives this robot again:
-    its model bit for bit, and the arguments of its task."""
+    """The printed description gives the model again, bit for bit, and the task's arguments."""
     file, actuator = write(tmp_path, TEXTS[shape]), dataclasses.asdict(make_actuator())
     loaded = load_any(**robot_keys(mjcf=file))
     described = {"mjcf": file, "collide": "feet"}

@@ -38,8 +38,7 @@ def package(folder: Path, mesh: str, others: str = OTHERS) -> Path:
     ],
 )
 def test_a_package_of_ros(tmp_path, mesh):
-    """A URDF whose collision meshes are `package://…` is loaded as it is, and a run's copy of it
-    has the meshes and names nothing elsewhere."""
+    """It is loaded as it is, and a run's copy has the meshes and names nothing elsewhere."""
     file = package(tmp_path / "here", mesh.format(tmp_path / "here"))
     first = make_robot(mjcf=str(file))
     assert mujoco.mjtGeom.mjGEOM_MESH in first.original.geom_type

@@ -87,8 +87,7 @@ def dense_and_states(xml: str = HEAP) -> tuple[mujoco.MjModel, np.ndarray]:
 
 @pytest.mark.parametrize("where", LOADED)
 def test_a_heap_of_robots_accelerates_as_with_a_dense_jacobian(file, where, monkeypatch, capsys):
-    """A task's model, and an exported file's in play.py and in the gate, have the accelerations of
-    a dense Jacobian to 1e-9, with one line on 4.0.0; there they differ by 1e-3 otherwise."""
+    """It does so to 1e-9 as a task's, in play.py and in the gate, with one line on 4.0.0."""
     errors.warn_once.cache_clear()
     dense, states = dense_and_states()
     expected = accelerations(dense, states)
@@ -129,8 +128,7 @@ def step_warp(model: mujoco.MjModel, states: np.ndarray) -> torch.Tensor:
 
 @pytest.mark.slow
 def test_warp_has_a_right_sparse_jacobian():
-    """Two robots of MuJoCo Warp move alike with either Jacobian. It refuses a dense one of six:
-    those that are loaded dense move as robots of MuJoCo Warp with a sparse one."""
+    """Two robots move alike with either Jacobian, and six as with a sparse one."""
     two = HEAP.replace(ROBOTS, "".join(ROBOT.format(i * 0.35, 0, LEGS) for i in range(2)))
     for xml, tolerance in ((two, 1e-4), (HEAP, 0)):
         model, states = dense_and_states(xml)
@@ -140,8 +138,7 @@ def test_warp_has_a_right_sparse_jacobian():
 
 
 def test_what_is_simulated_is_compiled_in_one_place():
-    """Outside of robots/, which compiles trials of a robot's file, and of viewer/, whose models are
-    of pictures, none is compiled but by `compile_spec`."""
+    """But for robots/ and viewer/, none is compiled but by `compile_spec`."""
     pattern = re.compile(r"(= |return ).*\.compile\(\)|MjModel\.from_")
     places = [
         str(file)

@@ -66,8 +66,7 @@ def settings(**robot) -> dict:
 
 
 def test_the_own_robot_stays_as_it_is():
-    """Without robot.mjcf, the model is that of the file, bit for bit, and the task's columns are
-    slices."""
+    """Without robot.mjcf the model is the file's, bit for bit, and columns are slices."""
     task = make_task(make_config("task=quadruped"), "cpu")
     assert same_model(task.mjm, mujoco.MjModel.from_xml_path(FILE))
     assert task.mjcf_text() == Path(FILE).read_text()
@@ -81,8 +80,7 @@ def test_the_own_robot_stays_as_it_is():
 
 
 def test_the_own_robot_from_its_file():
-    """Loaded like any other file, our own robot has the joints, feet, gains, limits, sensors and
-    inertias that its file gives it."""
+    """The importer finds the joints, gains, limits, sensors and inertias of its file."""
     robot_model, m = make_robot(mjcf=FILE), compile_mjcf("quadruped.xml")
     robot = robot_model.robot
     assert robot.base == "trunk" and robot.feet == ["FL", "FR", "RL", "RR"]
@@ -108,8 +106,7 @@ def test_the_own_robot_from_its_file():
 
 
 def test_what_is_guessed(hund):
-    """From a bare file, base, feet, joints, torque limits, gains and a stance with bent knees are
-    guessed."""
+    """From a bare file: base, feet, joints, torque limits, gains and a stance with bent knees."""
     robot = hund.robot
     assert robot.base == "rumpf" and robot.feet == ["vl_fuss", "vr_fuss", "hl_fuss", "hr_fuss"]
     assert robot.joints == [NAMES[i : i + 3] for i in range(0, 12, 3)]
@@ -141,8 +138,7 @@ def test_it_stands(hund):
 
 
 def test_only_feet_collide_or_all(file, tmp_path):
-    """With collide=feet only the feet touch the ground; with collide=all the file's geoms collide
-    as before."""
+    """Only the feet touch the ground, or with collide=all the file's geoms as before."""
     m = make_robot(mjcf=file).mjm
     touching = [m.geom(i).name for i in range(m.ngeom) if m.geom_contype[i]]
     assert sorted(touching) == sorted(f"gpusim_rl/{leg}" for leg in ("FL", "FR", "RL", "RR"))
@@ -155,8 +151,7 @@ def test_only_feet_collide_or_all(file, tmp_path):
 
 
 def test_given_values_win(file):
-    """Gains, limits, stance and scale that the description gives are used in the model and the
-    task."""
+    """Gains, limits, stance and scale that are given are the model's and the task's."""
     values = dict(
         kp=[20, 21, 40],
         kd=1.5,
@@ -175,8 +170,7 @@ def test_given_values_win(file):
 
 
 def test_order_of_joints(file):
-    """Angles, speeds, start states and controls are in the order of the actuators, also where the
-    model's joints are in another."""
+    """Angles, speeds, starts and controls are in the order of the actuators."""
     env = make_env(num_envs=4, **settings(mjcf=file))
     task, m = env.task, env.task.mjm
     driven = [m.joint(int(j)).name for j in m.actuator_trnid[:, 0]]
@@ -194,8 +188,7 @@ def test_order_of_joints(file):
 
 
 def test_an_iteration_with_reordered_joints_reads_nothing_on_the_host(file):
-    """An iteration reads nothing on the host, also where the task's columns are indices, not
-    slices."""
+    """Nothing is read on the host either where the task's columns are indices."""
     ppo = make_ppo(make_env(num_envs=8, **settings(mjcf=file)), num_steps=4)
     ppo.iteration()  # what is made at the first call, such as Adam's moments, is building
     with guard(*exempt(ppo)) as switch:
@@ -216,8 +209,7 @@ def test_arms_and_heads_keep_their_place(tmp_path):
 
 
 def test_keyframe_of_the_file(tmp_path):
-    """The stance is the first keyframe in which the robot stands; one in which it falls is
-    skipped."""
+    """The stance is the first keyframe in which the robot stands."""
     pose = {"hr": "0 0.6 1.2", "hl": "0 0.6 1.2", "vr": "0 0.6 -1.2", "vl": "0 0.6 1.2"}
     keys = "".join(f'<key qpos="{q}"/>' for q in ("0 3 0.5 " * 4, " ".join(pose.values())))
     robot_model = make_robot(mjcf=write(tmp_path, mjcf(more=f"<keyframe>{keys}</keyframe>")))
@@ -227,8 +219,7 @@ def test_keyframe_of_the_file(tmp_path):
 
 
 def test_feet_beside_the_hips(tmp_path):
-    """Feet that are outside of the hips, as Barkour's and ANYmal's, stay there: the abductions are
-    at rest in the stance."""
+    """Feet outside of the hips, as ANYmal's, stay there: abductions are at rest."""
     text = mjcf()
     for leg, (_, y) in PLACE.items():
         knee = f'<body name="{leg}_unter" pos="0 '
@@ -246,8 +237,7 @@ def test_feet_beside_the_hips(tmp_path):
     ],
 )
 def test_servos_of_the_file(tmp_path, servo, kp, kd, torque):
-    """Gains of the file's servos are used only if the robot stands with them; torque limits are
-    used always."""
+    """The file's gains are used only if the robot stands with them, its torque limits always."""
     servos = "".join(f'<position joint="{x}" {servo} forcerange="-30 30"/>' for x in NAMES)
     text = re.sub("<actuator>.*</actuator>", f"<actuator>{servos}</actuator>", mjcf())
     robot = make_robot(mjcf=write(tmp_path, text)).robot
@@ -306,8 +296,7 @@ def test_gravity_pulls_every_body(hund, tmp_path):
 
 
 def test_urdf(tmp_path):
-    """A URDF gets a free joint, its efforts become torque limits, and a leg without a sphere gets
-    one at its end."""
+    """It gets a free joint, torque limits by effort, and spheres at the ends of its legs."""
     robot_model = make_robot(mjcf=write(tmp_path, robot_files.urdf(), "hund.urdf"))
     assert robot_model.robot.joints[0] == NAMES[:3] and robot_model.mjm.nq == 19
     assert robot_model.robot.torque == [25.0] * 12
@@ -351,8 +340,7 @@ def test_a_flat_body_stays_flat(moments):
 
 
 def test_menagerie(tmp_path, monkeypatch):
-    """menagerie:NAME loads a model of MuJoCo Menagerie; an unknown name or a failed download is
-    refused in one line."""
+    """menagerie:NAME loads a model; an unknown name or a failed download is one line."""
     package = pytest.importorskip("mujoco_menagerie", reason="pip install 'gpusim_rl[robots]'")
     folder = tmp_path / "unitree_go2"
     folder.mkdir()
@@ -379,8 +367,7 @@ def test_menagerie(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("collide", ["feet", "all"])
 def test_meshes_are_shown_but_not_embedded(tmp_path, collide):
-    """The MJCF text has no meshes, but as many geoms as the model, and the same masses, inertias
-    and motion."""
+    """The MJCF text has no meshes, but the same geoms, masses, inertias and motion."""
     write(tmp_path, MESH, "keil.obj")
     geoms = (
         '<geom type="mesh" mesh="keil" mass="1.5" pos="0.1 0 0" contype="0" conaffinity="0"/>'
@@ -423,8 +410,7 @@ def test_meshes_are_shown_but_not_embedded(tmp_path, collide):
 
 @pytest.mark.slow
 def test_commands(tmp_path):
-    """train.py trains a robot for an iteration and exports it; play.py prints its description and
-    evaluates the run."""
+    """train.py trains and exports a robot; play.py prints its description and evaluates it."""
     here = tmp_path / "here"
     here.mkdir()
     write(here, mjcf().replace(' model="hund"', ""))

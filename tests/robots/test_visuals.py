@@ -52,10 +52,7 @@ def stl() -> bytes:
 
 
 def three_links(folder: Path, last: str = "none.dae", name: str = "drei.urdf") -> Path:
-    """A URDF file of three links with an .obj, an .stl and another mesh, which may be missing.
-
-    The first link has a collision shape as well, the others have none.
-    """
+    """A URDF of three links with an .obj, an .stl and another mesh; the first also collides."""
     meshes = folder / "meshes"
     meshes.mkdir(exist_ok=True)
     (meshes / "foot.obj").write_text(obj())
@@ -85,8 +82,7 @@ def geoms(model: mujoco.MjModel) -> dict[str, list[tuple[int, int]]]:
 
 
 def test_meshes_are_shown(tmp_path, capsys):
-    """An .obj beside the file and an .stl of a package are shown at their places, in their colors
-    and scaled. They hide the collision shape; a link whose mesh is missing is a capsule."""
+    """Meshes are shown at their places, scaled and colored; where one is missing is a capsule."""
     file = three_links(tmp_path)
     model = picture_model(read_spec(file), file)
     kinds = mujoco.mjtGeom
@@ -114,8 +110,7 @@ def test_meshes_are_shown(tmp_path, capsys):
 
 
 def test_a_link_without_shapes_reaches_to_the_next_joint(tmp_path, capsys):
-    """Capsules go from a link's joint to those of the links that it carries, and the last one to
-    its center of mass. What has nowhere to go is left out."""
+    """A capsule goes to the joints of the links it carries, the last to its center of mass."""
     file = three_links(tmp_path)
     text = re.sub("<visual>.*?</visual>|<collision>.*?</collision>", "", file.read_text(), flags=16)
     file.write_text(text.replace("</robot>", f"{LINK.format('hand', '')}{FIXED}</robot>"))
@@ -191,8 +186,7 @@ def test_collada_is_converted(tmp_path):
 
 
 def test_the_simulated_model_stays(tmp_path):
-    """With visuals or without, from the file or from a run's copy, and after a picture was made:
-    the model that is simulated is bit for bit the same. The picture's differs in geoms alone."""
+    """With visuals or without, from a file or a copy, the simulated model has the same bits."""
     (tmp_path / "plain").mkdir()
     color = re.sub("<geometry>.*?</geometry>", "", VISUAL.format("", "red", RED))  # MuJoCo reads it
     plain = make_robot(mjcf=str(dog(tmp_path / "plain", color)))

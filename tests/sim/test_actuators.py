@@ -96,8 +96,7 @@ def place(sim, qpos: torch.Tensor, qvel: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", SIMS)
 def test_torque_speed_curve(name):
-    """A DC motor asked for more than it has gives, at every speed, the torque of its line, within
-    its peak and its strength."""
+    """A DC motor gives at every speed at most the torque of its line, peak and strength."""
     speed = torch.linspace(-30, 30, 121)
     sim = hinge(name, 242, make_actuator(kind="dc", stall=16.0, no_load=20.0))
     sim.model("strength")[121:] = 0.5
@@ -114,8 +113,7 @@ def test_torque_speed_curve(name):
 
 @pytest.mark.parametrize("name", SIMS)
 def test_pd_is_the_servo(name):
-    """From one state the PD law and MuJoCo's position servo give the same torques, at their limits
-    too."""
+    """The PD law and MuJoCo's servo give the same torques, at their limits too."""
     draw = torch.Generator().manual_seed(0)
     scales = torch.tensor([[0.3], [5.0], [0.3]])
     qpos, qvel, target = (torch.randn(3, 64, generator=draw) * scales).unbind()
@@ -145,8 +143,7 @@ def test_targets_end_at_the_servos_range(kind):
 
 
 def test_net_sees_its_past(net, file):
-    """A network's torque is that of the errors and speeds of now, 10 and 20 ms ago; before a
-    restart all stood as it starts."""
+    """Its torque is that of errors and speeds of now, 10 and 20 ms ago; before, all stood."""
     sim = hinge("native", 5, of("net", file))
     assert isinstance(sim, ActuatedSim)
     qpos, qvel = torch.linspace(-1, 1, 5), torch.linspace(2, -2, 5)
@@ -165,8 +162,7 @@ def test_net_sees_its_past(net, file):
 @pytest.mark.parametrize("name", SIMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_delay_is_exact(name, kind, file):
-    """With a delay of 55 ms, targets act 11 timesteps of 5 ms later: bit for bit, not one
-    sooner."""
+    """With a delay of 55 ms targets act 11 timesteps later, bit for bit."""
     late = hinge(name, 3, of(kind, file, delay=0.055))
     prompt = hinge(name, 3, of(kind, file))
     start = torch.tensor([0.1, 0.2, 0.3])
@@ -186,8 +182,7 @@ def test_delay_is_exact(name, kind, file):
 
 @pytest.mark.parametrize("name", SIMS)
 def test_a_delay_within_a_timestep(name):
-    """Each world has its own delay. Where a target changes within a timestep of 5 ms, the mean
-    acts."""
+    """Each world has its own; where a target changes within a timestep, the mean acts."""
     delays = [0.00125, 0.0075, 0.0125]
     late = hinge(name, 3, make_actuator(delay=[0.0, 0.0125]))
     prompt = hinge(name, 3, make_actuator())
@@ -214,8 +209,7 @@ def test_delays_are_drawn(file):
 
 
 def test_friction():
-    """Dry friction is the driven joint's own resistance: a torque below it hardly moves it, above
-    it the rest accelerates."""
+    """A torque below dry friction hardly moves a joint; above it the rest accelerates."""
     for kind in ("position", "pd"):
         sim = hinge("native", 2, make_actuator(kind=kind, friction=3.0))
         place(sim, torch.zeros(2), torch.zeros(2))
@@ -227,8 +221,7 @@ def test_friction():
 
 
 def test_the_default_is_free():
-    """Without actuators the model is the task's own, and so is the Sim; what is exported keeps its
-    servos with any."""
+    """Without actuators model and Sim are the task's own; what is exported keeps its servos."""
     task = make_task()
     assert task.actuator.plant(task.mjm) is task.mjm and type(make_env(num_envs=2).sim) is Native
     other = make_task(actuator=make_actuator(kind="dc", no_load=20.0))
@@ -249,8 +242,7 @@ def worlds(kind: str, file: str, sim: str = "native", num_envs: int = 8, **setti
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gains_are_drawn(kind, file):
-    """The task's shares of Kp and Kd reach the actuators that act, but a network has its own;
-    `strength` is reached by mask."""
+    """Drawn Kp and Kd reach what acts, but a network has its own; `strength` is reached by mask."""
     env = worlds(kind, file)
     if kind == "net":
         assert "kp" not in env.task.fields and (env.sim.model("kp") == 40).all()
@@ -269,8 +261,7 @@ def test_gains_are_drawn(kind, file):
 @pytest.mark.parametrize("sim", SIMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_short_training(kind, sim, file):
-    """Two iterations of each kind, restarts included: nothing is read on the host but by the
-    engine, and no fault."""
+    """Of each kind, over restarts: no host read but the engine's, no fault, and exact resume."""
     ppo = make_ppo(worlds(kind, file, sim, episode=0.1), num_steps=8)
     ppo.iteration()
     inner = ppo.env.sim.inner  # pyright: ignore[reportAttributeAccessIssue]
@@ -309,8 +300,7 @@ def test_resume_is_exact(kind, file):
 
 @pytest.mark.parametrize("kind", ("position", "dc", "net"))
 def test_quarantine(kind, file):
-    """NaN in what one world's actuators remember is that world's fault; it begins anew, and its
-    neighbors notice nothing."""
+    """NaN in one world's memory is its fault alone; it begins anew."""
     env, twin, plan = worlds(kind, file), worlds(kind, file), actions(5, 8)
     for e in (env, twin):
         for action in plan[:2]:
@@ -327,8 +317,7 @@ def test_quarantine(kind, file):
 
 @pytest.mark.parametrize("kind", ("position", "dc", "net"))
 def test_a_failure_is_stepped_again(kind, file, tmp_path):
-    """The record of the worst step, with the actuators' memory, leads play.py repro= to where
-    that step led."""
+    """The record of the worst step leads play.py repro= to where that step led."""
     env, plan = worlds(kind, file, stagger=False), actions(4, 8)
     for action in plan[:3]:
         env.step(action)
@@ -385,8 +374,7 @@ def test_mistakes(words, says):
     ],
 )
 def test_models_that_do_not_fit(old, new, kind, says, file):
-    """So is a model whose actuators take no joint targets, or whose timestep the network does not
-    know."""
+    """Actuators without joint targets, and a timestep that the network does not know."""
     with pytest.raises(ValueError, match=says):
         hinge("native", 1, of(kind, file), text=HINGE.replace(old, new))
     with pytest.raises(ValueError, match="has 2 numbers: expected 1, 3 or 12"):
@@ -474,8 +462,7 @@ def test_hostile_files(net, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_keeps_its_network(file, tmp_path, monkeypatch):
-    """A run holds the network it was trained with, goes on without the file it came from, and names
-    no other."""
+    """A run holds its network, goes on without the file it came from, and names no other."""
     shutil.copy(file, "mine.safetensors")
     words = ["task=quadruped", *TINY, EXPORTED, "log=none", "iterations=1", "run_dir=run"]
     words += ["auto_resume=true", "robot.actuator.kind=net", "robot.actuator.delay=0.01"]

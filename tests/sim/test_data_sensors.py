@@ -32,8 +32,7 @@ def make_model(integrator: int, computed: bool = True) -> mujoco.MjModel:
     "integrator, computed", [(RK4, True), (EULER, True), (FAST, True), (RK4, False)]
 )
 def test_fields_are_those_after_a_step(sim, integrator, computed):
-    """They are what MjData holds after mj_step and mj_rnePostConstraint, as Gymnasium reads it,
-    while the ant falls onto its feet."""
+    """They are MjData's after mj_step and mj_rnePostConstraint, while the ant falls."""
     model = make_model(integrator, computed)
     data, engine = mujoco.MjData(model), make_sim(sim, model, 2)
     columns = {x.field: x.columns for x in data_sensors(model)}

@@ -86,8 +86,7 @@ def backend(request) -> str:
 
 
 def test_what_is_left_out_changes_no_motion():
-    """Without islands a control step is the same to the last bit; without warm start as well the
-    solver converges to the same motion to 1e-9."""
+    """Without islands the bits are the same; without warm start the motion is, to 1e-9."""
     qpos, qvel = starts(0, WORLDS)
     results = {}
     for name, flags in (("all", 0), ("islands", ISLAND), ("both", OFF)):
@@ -134,8 +133,7 @@ def every(num_envs: int, n: int = 1) -> torch.Tensor:
 
 
 def build(backend: str, num_envs: int, **options):
-    """A Sim of hoppers; one of MJX always has the same fields, because it compiles for 20 s for
-    each set of them."""
+    """A Sim of hoppers; MJX's always has the same fields, which it compiles for 20 s."""
     fields = {"fields": FIELDS} if backend == "mjx" else {}
     return make_sim(backend, hopper(), num_envs, **fields | options)
 
@@ -153,8 +151,7 @@ def started(backend: str, num_envs: int, **options):
 
 
 def run(sim, first: int, last: int, restarts: bool = False) -> torch.Tensor:
-    """qpos, qvel and sensordata (steps, B, …) over control steps of two timesteps, some with
-    restarts of each third."""
+    """(steps, B, …) of qpos, qvel and sensordata over control steps of two timesteps."""
     num_envs, seen = len(sim.qpos), []
     for step in range(first, last):
         sim.ctrl.copy_(control(step, num_envs))
@@ -177,8 +174,7 @@ def mujoco_c(model: mujoco.MjModel, qpos, qvel, steps: int, world: int) -> torch
 
 
 def test_step_is_mj_step(backend):
-    """Forty timesteps from one state give the qpos, qvel and one timestep old sensordata of MuJoCo
-    C."""
+    """Forty timesteps give the qpos, qvel and one timestep old sensordata of MuJoCo C."""
     sim, tolerance = started(backend, 8), {"native": 0.0, "warp": 2e-3, "mjx": 2e-3}[backend]
     seen = run(sim, 0, 20).double()
     worst, model = 0.0, fast(hopper()) if backend == "native" else hopper()
@@ -191,8 +187,7 @@ def test_step_is_mj_step(backend):
 
 
 def test_reset_makes_sensors_current(backend):
-    """After a masked reset sensors show the new state, acceleration sensors are zero, and the past
-    has no effect."""
+    """Sensors show the new state, accelerations are zero, and the past has no effect."""
     sim = started(backend, 8)
     run(sim, 0, 10)
     mask, (qpos, qvel) = every(8, 3), starts(7, 8)
@@ -211,8 +206,7 @@ def test_reset_makes_sensors_current(backend):
 
 
 def test_reset_leaves_the_others_alone(backend):
-    """Worlds outside the mask keep every bit of state and sensors, and go on as if nothing had
-    happened. A reset of no world is no reset, although Warp runs its kernels for all."""
+    """Worlds outside the mask keep every bit and go on; a reset of no world is none."""
     sim, undisturbed = started(backend, 8), started(backend, 8)
     run(sim, 0, 10), run(undisturbed, 0, 10)
     before = copies(sim.tensors())
@@ -226,10 +220,7 @@ def test_reset_leaves_the_others_alone(backend):
 
 
 def test_warp_resets_every_array():
-    """Whatever was written to a world's state, it restarts as it was made; its neighbors keep it.
-
-    Most of the arrays lie in one buffer, which is reset at once. Each begins where CUDA reads fast.
-    """
+    """A world restarts as it was made, whatever was written; most arrays lie in one buffer."""
     weld = '<equality><weld body1="base" active="false"/></equality>'
     model = mujoco.MjModel.from_xml_string(HOPPER.replace("<sensor>", f"{weld}<sensor>"))
     sim = make_sim("warp", model, 8)
@@ -284,8 +275,7 @@ def test_load_continues_exactly(backend):
 
 
 def test_mass_per_world(backend):
-    """Masses written per world and `refresh` give what mj_setConst gives in MuJoCo C, and leave the
-    state alone."""
+    """Masses written per world, and `refresh`, give what mj_setConst gives in MuJoCo C."""
     sim = started(backend, 8, fields=FIELDS)
     run(sim, 0, 3)
     before = copies(sim.tensors())
@@ -310,8 +300,7 @@ def test_mass_per_world(backend):
 
 
 def test_poisoned_worlds_stay_alone(backend):
-    """Worlds not finite or far off are faults, the others keep every bit for 50 timesteps, and a
-    masked reset heals."""
+    """Worlds not finite or far off are faults, the others keep every bit; a reset heals."""
     sim, clean = started(backend, 16), started(backend, 16)
     run(sim, 0, 5), run(clean, 0, 5)
     poisons = itertools.product(("qpos", "qvel"), (torch.nan, torch.inf, 1e10))
@@ -331,8 +320,7 @@ def test_poisoned_worlds_stay_alone(backend):
 
 @pytest.mark.parametrize("backend", ["native", "warp"])
 def test_too_little_room_is_a_fault(backend):
-    """A world with more constraints than there is room for is flagged for as long as it has them;
-    a world in the air is not. The room is the arena of MuJoCo C, and njmax of Warp."""
+    """More constraints than the arena of MuJoCo C, or njmax of Warp, are a world's fault."""
     size = '<size memory="4500"/>' if backend == "native" else ""
     model = mujoco.MjModel.from_xml_string(HOPPER.replace("<worldbody>", f"{size}<worldbody>", 1))
     room = {"njmax": 2} if backend == "warp" else {}  # a flying hopper has one row, for friction
@@ -360,8 +348,7 @@ def test_a_full_contact_pool_is_a_fault():
 
 
 def test_the_probe_is_enough():
-    """Quadrupeds that are thrown about, with other seeds than the probe's, never reach the default
-    capacities."""
+    """Quadrupeds that are thrown about never reach the default capacities."""
     sim = make_sim("warp", quadruped(), 32)
     rng = np.random.default_rng(1)
     stance = torch.tensor(quadruped().key_ctrl[0])
@@ -376,8 +363,7 @@ def test_the_probe_is_enough():
 
 
 def test_the_probe_leaves_room():
-    """A model that touches nothing and reaches no limit in the probe has room for both all the
-    same."""
+    """A model that touches nothing in the probe has room for contacts and limits all the same."""
     model = mujoco.MjModel.from_xml_string("""
     <mujoco><worldbody><geom type="plane" size="1 1 1"/><body pos="0 0 9">
     <joint type="slide" axis="1 0 0" limited="true" range="-50 50"/><geom size="0.1"/>
@@ -391,8 +377,7 @@ def test_the_probe_leaves_room():
 
 
 def test_warp_never_reads_on_the_host():
-    """Step, reset, fault and state of sim=warp run under the guard at fixed addresses, captured
-    kernels included."""
+    """Step, reset, fault and state of sim=warp run under the guard at fixed addresses."""
     sim = started("warp", 8)
     qpos, qvel = starts(1, 8)
     places = [*addresses(sim), sim.fault().data_ptr()]
@@ -442,8 +427,7 @@ def test_where_contacts_have_no_order(monkeypatch):
 
 
 def test_models_that_do_not_fit_are_explained(backend):
-    """A field without a value per world, and a model that an engine would step wrongly, are a
-    ValueError of one line."""
+    """An unknown field, and a model that an engine would step wrongly, are one line."""
     with pytest.raises(ValueError, match="body_nose"):
         make_sim(backend, hopper(), 2, device="cpu", fields=("body_nose",))
     if backend != "native":
@@ -462,8 +446,7 @@ def test_mjx_needs_jax(monkeypatch):
 
 @functools.cache
 def standing(count: int) -> dict[str, torch.Tensor]:
-    """qpos, qvel, qacc_warmstart, ctrl (count, …) of quadrupeds in contact, moved by random targets
-    near the stance."""
+    """qpos, qvel, qacc_warmstart, ctrl (count, …) of quadrupeds in contact near the stance."""
     sim = make_sim("native", quadruped(), 2 * count)
     stance = torch.tensor(quadruped().key_ctrl[0])
     qpos = torch.tensor(quadruped().key_qpos[0]).repeat(2 * count, 1)
@@ -499,8 +482,7 @@ def unsaturated(states: dict[str, torch.Tensor], count: int) -> dict[str, torch.
 def control_step(
     backend: str, states: dict[str, torch.Tensor], **solver: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """qpos and qvel after four timesteps from `states`, warm start included, with some solver
-    settings."""
+    """qpos and qvel after four timesteps from `states` with some solver settings."""
     model = copy.copy(quadruped())
     for name, value in solver.items():
         setattr(model.opt, name, value)
@@ -526,8 +508,7 @@ def largest_differences(states: dict[str, torch.Tensor], backend: str) -> tuple[
 
 
 def test_warp_is_mujoco_on_the_quadruped():
-    """With a converged solver 100 states in contact move alike: 1e-5 m or rad, 1e-3 m/s or rad/s
-    per control step."""
+    """A converged control step agrees to 1e-5 m or rad and 1e-3 m/s or rad/s."""
     states = standing(100)
     dq, dv = largest_differences(states, "warp")
     assert dq <= 1e-5 and dv <= 1e-3
@@ -536,11 +517,7 @@ def test_warp_is_mujoco_on_the_quadruped():
 @pytest.mark.slow
 @NO_JAX
 def test_mjx_in_float64_is_mujoco():
-    """With JAX in float64 a control step of 100 states in contact agrees to rounding.
-
-    In float32 one of them is off by 1.2e-5. No actuator is saturated: MJX's implicitfast then keeps
-    its damping, which MuJoCo C drops.
-    """
+    """In float64 it agrees to rounding, where no actuator is saturated: MJX keeps damping there."""
     program = "import tests.sim.test_sim as t; states = t.unsaturated(t.standing(130), 100); "
     program += "print(*t.largest_differences(states, 'mjx'))"
     done = run_python(program, JAX_ENABLE_X64="1", PYTHONPATH=str(ROOT))
@@ -551,8 +528,7 @@ def test_mjx_in_float64_is_mujoco():
 
 @pytest.mark.parametrize("backend", ["native", "warp"])
 def test_training_solver_is_close_to_converged(backend):
-    """With the model's own few iterations at most 1 % of 512 states are off by more than 1e-3 in
-    qpos. Of MJX 13 % are."""
+    """With the model's few iterations 1 % of 512 states are off by 1e-3 at most. Of MJX 13 %."""
     states = standing(512)
     expected, _ = control_step("native", states, **CONVERGED)
     off = (control_step(backend, states)[0] - expected).abs().amax(1)

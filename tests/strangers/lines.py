@@ -155,8 +155,7 @@ def contents(here: Path) -> dict[str, bytes | None]:
 
 
 def run(line: Line, here: Path) -> tuple[int | None, str]:
-    """(exit status, stderr) of a line as a user runs it; where it must be refused early, torch
-    cannot be imported."""
+    """(exit status, stderr) of a line; what must be refused early cannot import torch."""
     settings = {"block": "torch mujoco warp"} if line.early else {}
     try:
         done = command(line.script, *line.words, cwd=here, timeout=LIMIT, **settings)

@@ -27,8 +27,7 @@ def load(text: str, suffix: str, folder: Path) -> mujoco.MjModel:
 
 
 def test_most_good_robots_are_accepted(tmp_path):
-    """Twelve robots of other formats, sizes, masses, orders, axes, feet, servos and flags: at most
-    two are refused, and only since they do not stand."""
+    """Of twelve at most two are refused, and only since they do not stand."""
     pick, refused = random.Random(20), []
     for _ in range(12):
         robot = draw(pick, faulty=0)
@@ -86,8 +85,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def traced(attack: Attack, folder: Path) -> CompletedProcess[str] | None:
-    """What a command said that reads `folder/here`, with the record of strace in `folder`; None if
-    it took too long."""
+    """What a command said that reads `folder/here`, with strace's record; None if too late."""
     script = attack.script.split() if attack.script[0] == "-" else [str(ROOT / attack.script)]
     line = [sys.executable, *script, *attack.words]
     if shutil.which("strace"):
@@ -101,8 +99,7 @@ def traced(attack: Attack, folder: Path) -> CompletedProcess[str] | None:
 
 
 def touched(record: Path) -> list[str]:
-    """The lines of strace's record in which a process opened what is outside, by its name or
-    through a link."""
+    """The lines of strace's record in which what is outside was opened, by name or link."""
     calls = ("open", "rename", "unlink", "link", "mkdir", "creat", "trunc", "chmod", "symlink")
     return [
         line
@@ -134,8 +131,7 @@ def suffered(attack: Attack, folder: Path, answer: Answer) -> tuple[str, str]:
 
 @pytest.mark.slow
 def test_hostile_files_do_no_harm(tmp_path):
-    """Twelve spoiled files: each command works or ends in one line, and nothing outside is opened
-    or changes."""
+    """Each command works or ends in one line, and nothing outside is opened or changes."""
     base, draws = prepare(tmp_path), Draw(7)
     for i in range(12):
         folder = tmp_path / str(i)

@@ -54,8 +54,7 @@ def test_golden_rewards():
 
 
 def test_a_fallen_robot_lies_on_its_legs():
-    """Each leg touches ground, trunk and the other legs; the standing robot only the ground. The
-    MJCF that an export carries has the same geoms."""
+    """Each leg touches ground, trunk and other legs, as does the exported MJCF's."""
     task = make_task("getup")
     m, data = task.mjm, mujoco.MjData(task.mjm)
     for body in ("FL_thigh", "RR_calf"):
@@ -75,8 +74,7 @@ def test_a_fallen_robot_lies_on_its_legs():
 
 
 def test_starts_are_uniform_and_in_the_air():
-    """Rotations are Haar's: each component of world's up has the mean square 1/3. The lowest point
-    of the robot is 0.3 m above the ground, at most 5 cm more."""
+    """Rotations are Haar's, and the lowest point is 0.3 m above the ground, 5 cm more at most."""
     env = make_env("getup", 4096, stagger=False, easy=0.0)
     m, up = env.task.mjm, env.current_state().up
     torch.testing.assert_close((up**2).mean(0), torch.full((3,), 1 / 3), rtol=0, atol=0.02)

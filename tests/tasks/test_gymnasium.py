@@ -55,8 +55,7 @@ def observed(env: Env, s: State) -> np.ndarray:
 @named
 @pytest.mark.parametrize("scale", [1.0, 0.0])
 def test_transitions_are_the_package_s(name, scale):
-    """Observation, reward and termination equal the package's on 1,000 transitions, each from the
-    package's state, of random actions in ±scale and of none, with restarts between them."""
+    """1,000 transitions of random actions in ±scale, each from the package's state, are equal."""
     package, env = gymnasium.make(PACKAGE[name]), make_env(name, 1, stagger=False)
     data, random = package.unwrapped.data, np.random.default_rng(0)
     close = dict(rtol=0, atol=GREATER)
@@ -80,8 +79,7 @@ def test_transitions_are_the_package_s(name, scale):
 
 @named
 def test_model_is_the_package_s(name):
-    """Every field of the compiled model that is not only seen equals the package's, but for the
-    size of the ground, which is infinite in both."""
+    """Every field that is not only seen equals the package's, but for the size of the ground."""
     theirs, ours = gymnasium.make(PACKAGE[name]).unwrapped.model, make_task(name).mjm
     solid = theirs.geom_type != mujoco.mjtGeom.mjGEOM_PLANE
     compared = 0
@@ -105,8 +103,7 @@ def test_model_is_the_package_s(name):
 
 @named
 def test_starts_are_the_package_s(name):
-    """Mean and spread of 4,096 start states are those of as many of the package's, where MuJoCo
-    has made unit quaternions of the ant's."""
+    """Mean and spread of 4,096 start states are the package's, with the ant's unit quaternions."""
     task, package = make_task(name), gymnasium.make(PACKAGE[name])
     env = make_env(name, 4096)
     start = task.start(4096, env.rng)
@@ -133,8 +130,7 @@ def test_episodes_last_as_long(name):
 
 
 def test_return_scores():
-    """Two episodes by hand: the first earns 1 + 2 and ends, and what follows does not count; the
-    other earns 4 · 3 steps."""
+    """One earns 1 + 2 and ends, and what follows does not count; the other earns 4 · 3 steps."""
     terminated = torch.tensor([[False, False], [True, False], [False, False]])
     speed = torch.tensor([[1.0, 2.0], [3.0, 2.0], [100.0, 2.0]])
     record = dict(terminated=terminated, reward=torch.tensor([[1.0, 4], [2, 4], [99, 4]]))

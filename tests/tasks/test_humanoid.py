@@ -46,8 +46,7 @@ def test_each_term_by_hand(task, state):
 
 
 def test_the_clock_lifts_one_foot_after_the_other(task, state):
-    """Half a turn lifts the left leg, the other half the right one; a robot told to stand lifts
-    none."""
+    """Each half of a turn lifts one leg; a robot told to stand lifts none."""
     swings = [
         task.swing(state.with_(phase=torch.tensor([turn])))[0].tolist() for turn in (0.25, 0.75)
     ]
@@ -66,8 +65,7 @@ def test_a_unit_of_action_is_a_share_of_the_torque(task):
 
 
 def test_gains_follow_the_rotors(task):
-    """kp is armature · (2π · 10 Hz)² and kd 4 · armature · 2π · 10 Hz, to the digits of the
-    file."""
+    """kp is armature · (2π · 10 Hz)² and kd 4 · armature · 2π · 10 Hz."""
     m, turn = task.mjm, 2 * math.pi * 10
     armature = m.dof_armature[6:]
     assert m.actuator_gainprm[:, 0] == pytest.approx(armature * turn**2, rel=3e-3)

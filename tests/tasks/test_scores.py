@@ -39,8 +39,7 @@ def walked(
 
 
 def test_scores_of_robots_that_walk():
-    """Errors are those of the robots that did something, lift and energy of those that walked. Each
-    cause of a failure is counted by itself."""
+    """Errors of those that did something, energy of those that walked, and each cause by itself."""
     walk = walked([1, 1, 0], [False, True, True], [1, 1, 0])
     scores = walking_scores(walk, DT, GAIT)
     wanted = {"success": 1 / 3, "velocity_rmse": 0.1, "yaw_rmse": 0.2, "falls_per_episode": 2 / 3}
@@ -95,8 +94,7 @@ def test_a_measure_has_a_name_of_its_own(name):
 @pytest.mark.parametrize("name, most", MOST.items())
 @pytest.mark.parametrize("scale", [0.0, 1.0])
 def test_chance_reaches_a_tenth_at_most(name, most, scale):
-    """Actions of zero, and random ones, reach at most a tenth of the threshold of success, and a
-    humanoid none: it falls."""
+    """Actions of zero, and random ones, reach a tenth of the threshold at most."""
     task, generator = make_task(name), torch.Generator().manual_seed(0)
     nu, how = task.mjm.nu, {key: numbers(name)[key] for key in ("weights", "noise")}
     policy: Any = Stateless(lambda obs: scale * torch.randn(len(obs), nu, generator=generator))

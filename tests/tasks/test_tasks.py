@@ -55,8 +55,7 @@ def outputs(task: Task, s: State, noise: Rng) -> dict[str, Tensor]:
 
 
 def test_shapes(name, sim):
-    """Every method returns tensors of B rows and of the model's widths, float32; flags are bool,
-    and counts int64."""
+    """Methods return B rows of the model's widths, float32; flags are bool, counts int64."""
     env = lived(name, sim)
     task, s, mjm = env.task, env.current_state(), env.task.mjm
     for key, value in outputs(task, s, env.rng).items():
@@ -89,9 +88,7 @@ def test_finite(name, sim):
 
 
 def test_names_are_those_of_the_yaml(name, sim):
-    """Every key of conf/task/<name>.yaml is a setting of the task or known to Env, so that no
-    number in it is dead. Reward terms are its weights, in both directions; its noise and biases
-    name the readings that the task uses. No file lists zeros."""
+    """Its keys are settings, its weights the terms, its noise and biases the readings."""
     env, yaml = lived(name, sim), numbers(name)
     s, known = env.current_state(), {f.name for f in fields(env.task)}
     assert {*yaml} <= known | {"name", "weights", "noise"} and yaml["name"] == name
@@ -103,9 +100,7 @@ def test_names_are_those_of_the_yaml(name, sim):
 
 
 def test_start_and_command_are_valid(name, sim):
-    """Start states have unit quaternions, keep within joint limits, differ between worlds and are
-    not terminated. The command has as many names, units and ranges as numbers; it stays in its
-    ranges, and only its own names change sign in a mirror."""
+    """Starts are unit, within limits, different and not over; commands stay in their ranges."""
     env = make_env(name, 64, sim=sim)
     mjm, start = env.task.mjm, env.task.start(64, env.rng)
     qpos = start["qpos"]
@@ -132,8 +127,7 @@ def test_start_and_command_are_valid(name, sim):
 
 
 def test_methods_are_pure(name, sim):
-    """No method changes the state, the random numbers or the task, and asking again gives the
-    same."""
+    """No method changes state, random numbers or task, and asking again gives the same."""
     env = lived(name, sim)
     task, s = env.task, env.current_state()
     before = s.clone()
@@ -165,8 +159,7 @@ def test_each_world_for_itself(name, sim):
 
 
 def test_observation_is_measurable(name, sim):
-    """What the actor observes and the controls follow from readings of the robot, from memory that
-    its computer keeps, and from the command."""
+    """What the actor observes, and the controls, follow from what a robot measures and keeps."""
     env = lived(name, sim)
     need = needs(env.task)
     assert {*need.readings} == {*env.readings} <= {*env.task.measured}
@@ -176,8 +169,7 @@ def test_observation_is_measurable(name, sim):
 
 
 def test_score(name, sim):
-    """score makes numbers of a record, success among them, in [0, 1]; evaluation runs a converged
-    solver on the CPU."""
+    """Scores are numbers, success in [0, 1]; evaluation runs a converged solver on the CPU."""
     task = make_task(name).evaluation()
     assert (task.mjm.opt.iterations, task.mjm.opt.ls_iterations, task.device) == (100, 50, "cpu")
     env, record = make_env(name, B, sim=sim, stagger=False), {}

@@ -75,8 +75,7 @@ def test_rewards_are_paid_for_the_goal():
 
 
 def test_without_limits_there_is_no_goal():
-    """A new command acts at once, and nothing more is remembered. The observation is mirrored as
-    with limits."""
+    """A new command acts at once, nothing more is remembered, and the mirror is the same."""
     env = make_env("quadruped", 2)
     task, s = env.task, env.current_state()
     assert "goal" not in task.start(2, Rng(0, torch.arange(2)))
