@@ -4,6 +4,7 @@ tests/algorithms/test_own_algorithms.py."""
 from pathlib import Path
 
 from tests.docs.examples import files
+from tests.worlds import write_files
 
 CLONE = '''
 """Behavior cloning: its record is filled from a file, and no world is stepped."""
@@ -106,6 +107,4 @@ amp: null
 def write(folder: Path) -> None:
     """Write those of docs/change-the-algorithm.md and this one into a directory."""
     own = {"algorithms/clone.py": CLONE, "conf/algo/clone.yaml": CLONE_YAML}
-    for path, text in (files("docs/change-the-algorithm.md") | own).items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
+    write_files(folder, files("docs/change-the-algorithm.md") | own)

@@ -98,6 +98,13 @@ def read_once(path: str) -> Any:
     return OmegaConf.to_container(OmegaConf.load(ROOT / "conf" / f"{path}.yaml"))
 
 
+def write_files(folder: Path, texts: dict[str, str]) -> None:
+    """Files of a working directory, by their paths."""
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+
+
 def composed(*words: str) -> dict[str, Any]:
     """What train.py composes of a command line, as plain data."""
     return copy.deepcopy(compose.build_base("config", words))

@@ -19,7 +19,7 @@ from gpusim_rl.core.states import shared
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY
-from tests.worlds import algo, goes_on, join, make_env
+from tests.worlds import algo, join, make_env
 
 HOW = {"num_steps": 4}
 
@@ -66,18 +66,6 @@ class Bonus(RewardModel):
 
     def tensors(self):
         return shared("bonus/", {"value": self.value})
-
-
-def test_a_ring_resumes_to_the_bit():
-    """A ring goes on where it was, and a checkpoint holds it."""
-    whole, part = (
-        join(make_env("cartpole", 8, episode=0.3), reader(12), settings(), **HOW) for _ in range(2)
-    )
-    for _ in range(2):
-        whole.iteration()
-    state = goes_on(whole, part, 2)
-    assert "ring/float32" in state and state["ring/count"].tolist() == [16] * 8
-    assert whole.learner.seen == part.learner.seen != 0
 
 
 def test_the_actors_view_of_the_end():
@@ -135,19 +123,6 @@ def test_what_is_learned_and_what_worlds_hold():
     assert {"sim/rows", "env/time"} <= held.keys()
 
 
-def test_a_column_that_no_step_gives():
-    """It is refused in one line with the columns that there are."""
-
-    class Greedy(PPO):
-        def __init__(self, spec: Spec, settings: Any):
-            super().__init__(spec, settings)
-            self.columns: Columns = self.columns | {"depth": vector(7)}
-
-    says = r"wants the column 'depth' .* choose of obs \(5,\), critic"
-    with pytest.raises(ValueError, match=says):
-        join(make_env("cartpole", 8), replace(spec.SPEC, make=Greedy), settings(), **HOW)
-
-
 def test_a_training_is_left_at_a_row(tmp_path, monkeypatch):
     """The last iteration is saved, and goes on; `start=` begins another with its weights."""
     monkeypatch.chdir(tmp_path)
@@ -190,7 +165,13 @@ def test_numbers_that_somebody_else_writes():
         ({"metrics": (Metric("return"),)}, "two metrics are named 'return'"),
         ({"metrics": (Metric("x", format=".3d"),)}, "metric 'x': '.3d' formats no number"),
         ({"rates": None}, "the learner Wrong lacks rates"),
+        ({"metrics": []}, "the learner Wrong: metrics is list, expected tuple"),
         ({"columns": ["obs"]}, "the learner Wrong: columns is list, expected dict"),
+        ({"columns": {"depth": vector(7)}}, r"the column 'depth' .* choose of obs \(5,\), critic"),
+        (
+            {"columns": {"obs": vector(3)}},
+            r"the column 'obs' \(3,\) of torch\.float32, which",
+        ),
     ],
 )
 def test_a_learner_that_is_wrong(change, says):

@@ -9,7 +9,7 @@ from gpusim_rl.config import resume
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY
-from tests.worlds import check_words
+from tests.worlds import check_words, write_files
 
 LEARNER = """
 from dataclasses import dataclass, replace
@@ -45,14 +45,12 @@ def write(tmp_path, monkeypatch, no_own_tasks):
     monkeypatch.chdir(tmp_path)
 
     def files(how: str, key: str = "algo.labels", read: str | None = None) -> None:
-        for folder in ("algorithms", "conf/algo"):
-            Path(folder).mkdir(parents=True, exist_ok=True)
         read = (READ if how == "keep" else "") if read is None else read
-        Path("algorithms/mine.py").write_text(LEARNER.format(key=key, how=how, read=read))
+        code = LEARNER.format(key=key, how=how, read=read)
+        texts = {"labels.txt": "left", "same.txt": "left", "other.txt": "right"}
         yaml = "defaults: [ppo, _self_]\nname: mine\nlabels: null\n"
-        Path("conf/algo/mine.yaml").write_text(yaml)
-        for name, text in (("labels", "left"), ("same", "left"), ("other", "right")):
-            Path(f"{name}.txt").write_text(text)
+        own = {"algorithms/mine.py": code, "conf/algo/mine.yaml": yaml}
+        write_files(Path(), own | texts)
 
     return files
 

@@ -19,7 +19,7 @@ from gpusim_rl.core.record import Record
 from gpusim_rl.core.states import layout, state_layout
 from gpusim_rl.core.streams import warp_stream
 from gpusim_rl.networks.policy import ActorCritic
-from tests.worlds import copies, differing, goes_on, make_env, make_policy, make_ppo, make_settings
+from tests.worlds import copies, differing, make_env, make_policy, make_ppo, make_settings
 
 CFG = make_settings(ent_coef=0.01, clip_value=0.2)
 
@@ -141,43 +141,6 @@ def test_statistics(collected, change):
     assert len(STATS) == len(stats) + 2
 
 
-def test_masked_samples_contribute_nothing(collected):
-    """Whatever stands in them, loss and gradients are those of the others alone."""
-    policy = moved(collected.policy)
-    packed = packed_of(collected).double()
-    batch = batch_of(collected, packed)
-    batch.valid[::7] = 0
-    gone = batch.valid == 0
-    packed[gone] = 3.0
-    batch.advantage[gone] = 1e6
-    batch.target[gone] = -1e6
-    batch.valid[gone] = 0
-    results = []
-    for rows in (packed, packed[~gone]):
-        policy.zero_grad()
-        objective, stats = loss(policy, batch_of(collected, rows), CFG)
-        objective.backward()
-        results.append([objective.detach(), stats, *(p.grad.clone() for p in policy.parameters())])
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-    batch.valid.zero_()
-    policy.zero_grad()
-    objective, stats = loss(policy, batch, CFG)
-    objective.backward()
-    assert objective == 0 and (stats == 0).all()
-    assert all((p.grad == 0).all() for p in policy.parameters())
-
-
-def test_on_policy_ratio_is_one(collected):
-    """Before any step the record reproduces what acted: no KL, nothing clipped, every ratio 1."""
-    batch = batch_of(collected, packed_of(collected))
-    _, stats = loss(collected.policy, batch, CFG)
-    values = dict(zip(STATS, stats.tolist(), strict=False))
-    assert abs(values["approx_kl"]) < 1e-6 and values["clipped"] == 0
-    advantage = batch.advantage[batch.valid == 1]
-    assert values["policy_loss"] == pytest.approx(-advantage.mean().item(), abs=1e-5)
-
-
 @pytest.mark.parametrize("steps, episode", [(8, 0.06), (8, 0.02), (1, 0.04), (3, 20.0)])
 def test_end_values(steps, episode):
     """Every step that neither terminated nor failed has the value of its end."""
@@ -297,20 +260,6 @@ def test_learning_rate_follows_kl(fused):
         learner.stats.zero_()
 
 
-def test_an_iteration_learns():
-    """One iteration moves every weight, and normalizers take in all valid samples once."""
-    ppo = make_ppo(make_env())
-    before = copies(ppo.policy.state_dict())
-    ppo.iteration()
-    for name, value in ppo.policy.state_dict().items():
-        assert name == "min_std" or not torch.equal(value, before[name]), name
-        assert torch.isfinite(value).all(), name
-    assert ppo.spec.iteration == 1
-    assert ppo.policy.critic_normalizer.count == ppo.policy.actor.normalizer.count == 16 * 8
-    obs = ppo.source.record.obs.flatten(0, 1)
-    torch.testing.assert_close(ppo.policy.actor.normalizer.mean, obs.mean(0), rtol=1e-4, atol=1e-5)
-
-
 def test_quarantined_samples_are_not_absorbed(collected):
     """The normalizers count every sample except the quarantined one."""
     count = collected.policy.critic_normalizer.count.item()
@@ -338,19 +287,6 @@ def test_same_seed_same_weights():
     counts = {"actor.normalizer.count", "critic_normalizer.count"}
     for other in (weights_after(3, seed=2, policy_seed=1), weights_after(3, seed=1, policy_seed=2)):
         assert {*a} - {*differing(a, other)} <= counts | {"min_std"}
-
-
-def test_resume_is_exact():
-    """A new PPO that loads another's state does the same iterations bit by bit."""
-    runs = [make_ppo(make_env(episode=0.3), seed=seed) for seed in (1, 2)]
-    for ppo in runs:
-        ppo.iteration()
-    runs[0].iteration()
-    saved = runs[0].state()
-    state = goes_on(*runs, 2)
-    assert runs[1].iterations == 4
-    changed = {"policy/log_std", "adam/actor/exp_avg", "iteration", "env/step_count", "sim/rows"}
-    assert changed <= {*differing(state, saved)}
 
 
 def test_a_foreign_state_is_refused():

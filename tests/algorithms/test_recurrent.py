@@ -114,22 +114,6 @@ def test_kernels_and_autograd_agree(memory):
     torch.testing.assert_close(*weights, rtol=0, atol=2e-5)
 
 
-@MEMORIES
-def test_memory_restarts_with_the_episode(memory):
-    """A world whose episode ends, or that fails, begins with a blank memory; the others keep
-    theirs."""
-    ppo = remembering(memory=memory)
-    ppo.env.time.zero_()
-    ppo.source.act()
-    ppo.env.step_physics()
-    ppo.env.time[2] = ppo.env.task.horizon  # the time limit
-    ppo.env.sim.qpos[5, 0] = torch.nan
-    ppo.source.finish_step()
-    blank = torch.tensor([i in (2, 5) for i in range(8)])
-    for x in ppo.source.memory.values():
-        assert (x[blank] == 0).all() and (x[~blank] != 0).flatten(1).any(1).all()
-
-
 @pytest.mark.parametrize(
     ("memory", "shapes"),
     [("gru", [(8, 12), (8, 12)]), ("attention", [(8, 7, 4), (8, 7, 6)])],

@@ -65,23 +65,6 @@ def test_terminal_value_is_never_used():
     assert torch.equal(gae(**r, gamma=0.99, lam=0.95), want)
 
 
-def test_by_hand():
-    """Three steps with γ = λ = ½: a reward of 1, a time-out worth 4, a start anew."""
-    column = dict(
-        reward=[1.0, 0.0, 2.0],
-        value=[1.0, 2.0, 3.0],
-        end_value=[2.0, 4.0, 6.0],
-        terminated=[False, False, False],
-        truncated=[False, True, False],
-        fault=[False, False, False],
-    )
-    r = {name: torch.tensor(x)[:, None] for name, x in column.items()}
-    # δ = (1 + ½·2 - 1, 0 + ½·4 - 2, 2 + ½·6 - 3) = (1, 0, 2); the time-out cuts the sum
-    assert gae(**r, gamma=0.5, lam=0.5)[:, 0].tolist() == [1.0, 0.0, 2.0]
-    r["truncated"][:] = False
-    assert gae(**r, gamma=0.5, lam=0.5)[:, 0].tolist() == [1.125, 0.5, 2.0]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_recurrence_fills_its_output(dtype):
     """Every entry of a poisoned output is written, also from a CPU graph."""

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import warp as wp
 
-from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.graphs import capture
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
@@ -36,16 +36,6 @@ if sys.argv[1] == "leave":
     assert len(os.listdir("/proc/self/task")) == before
 """
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-
-
-def test_a_single_process():
-    """In a single process every method returns its argument, the same tensor, unchanged."""
-    x = torch.tensor([1.0, -2.0])
-    assert SINGLE.all_reduce(x) is SINGLE.all_gather(x) is SINGLE.rows(x) is x
-    assert x.tolist() == [1.0, -2.0]
-    assert SINGLE.broadcast("a") == "a" and SINGLE.max(3) == 3 and SINGLE.join("cpu") == "cpu"
-    SINGLE.barrier()
-    SINGLE.leave()
 
 
 def test_the_environment_is_read_once(monkeypatch):

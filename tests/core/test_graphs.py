@@ -18,14 +18,8 @@ EACH = [pytest.param([x], marks=[pytest.mark.slow] * (x != "quadruped")) for x i
 
 @pytest.mark.parametrize("words", [*EACH, GRU, ATTENTION], ids=str)
 def test_captured_is_eager(words):
-    """Iterations of sim=warp with replayed kernels leave the state of eager ones, bit by bit."""
-    graphs.captured_is_eager("cpu", *words)
-
-
-@pytest.mark.parametrize("words", EACH, ids=str)
-def test_a_captured_iteration_reads_nothing(words):
-    """The guard of test_capture.py holds around an iteration whose physics is replayed."""
-    graphs.an_iteration_reads_nothing("cpu", *words)
+    """Replayed kernels of sim=warp leave the state of eager ones, to the bit, and read nothing."""
+    graphs.an_iteration_reads_nothing(graphs.captured_is_eager("cpu", *words))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from gpusim_rl.core import maths
-from gpusim_rl.core.maths import from_euler, gauss, rotate, squared, unrotate
+from gpusim_rl.core.maths import from_euler, rotate, unrotate
 
 TURNS = 50
 
@@ -36,32 +36,12 @@ def test_rotations_as_mujoco():
     torch.testing.assert_close(unrotate(q, rotate(q, v)), v, rtol=0, atol=1e-14)
 
 
-def test_quarter_turn():
-    """A quarter turn about z brings x to y; batches of any rank are welcome."""
-    q = from_euler(*(torch.full((2, 3), a) for a in (0.0, 0.0, math.pi / 2)))
-    x = torch.eye(3)[0].expand(2, 3, 3)
-    torch.testing.assert_close(rotate(q, x), torch.eye(3)[1].expand(2, 3, 3), rtol=0, atol=1e-6)
-
-
 def test_euler_as_mujoco():
     """from_euler is mju_euler2Quat of intrinsic z-y-x angles."""
     drawn = np.random.default_rng(1).uniform(-math.pi, math.pi, (TURNS, 3))
     angles = torch.from_numpy(drawn)  # roll, pitch, yaw
     want = by_mujoco(lambda out, x: mujoco.mju_euler2Quat(out, x, "zyx"), 4, angles.flip(1))
     torch.testing.assert_close(from_euler(*angles.T), want, rtol=0, atol=1e-14)
-
-
-def test_gauss():
-    """gauss is 1 without error, 1/e at |e| = σ whatever the direction, 1/e⁴ at 2σ."""
-    e = torch.tensor([[0.0, 0.0], [0.3, 0.4], [-0.5, 0.0], [0.0, 1.0]])
-    torch.testing.assert_close(
-        gauss(e, 0.5), torch.tensor([1.0, math.exp(-1), math.exp(-1), math.exp(-4)])
-    )
-
-
-def test_squared():
-    """squared sums squares over the last axis alone."""
-    assert squared(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])).tolist() == [[5.0, 25.0]]
 
 
 def test_products_as_mujoco():

@@ -91,16 +91,6 @@ def test_asking_twice_gives_the_same():
         assert (rng._words.data_ptr(), rng._units.data_ptr()) == address
 
 
-def test_every_coordinate_counts():
-    """Another seed, step, step above 2³², world, stream or life, which worlds have that begin
-    again, gives other numbers, none of them in place."""
-    rng = make(64)
-    others = [dict(seed=8), dict(step=1), dict(step=2**32), dict(first=64), dict(life=1)]
-    numbers = [make(64, **other).integers("a", 2**31, 8) for other in others]
-    for other in (*numbers, rng.integers("b", 2**31, 8)):
-        assert (other == rng.integers("a", 2**31, 8)).sum() == 0
-
-
 def test_a_life_may_be_live():
     """What is written to its tensor acts at the next draw, as if the worlds had begun with it."""
     life, step = torch.zeros(1, dtype=torch.int64), torch.tensor(5)
@@ -112,6 +102,7 @@ def test_a_life_may_be_live():
         assert torch.equal(*(x.integers("a", 2**31, 8) for x in (live, rng)))
         assert torch.equal(*(x.permutations("a", step, 2, 9) for x in (live, rng)))
     assert not torch.equal(*(x.permutations("a", step, 2, 9) for x in rngs))
+    assert not (rngs[0].integers("a", 2**31, 8) == rngs[1].integers("a", 2**31, 8)).any()
 
 
 def test_width_is_fixed():
@@ -120,17 +111,6 @@ def test_width_is_fixed():
     rng.normal("kick", 2)
     with pytest.raises(ValueError, match="'kick' has width 2, asked for 4"):
         rng.normal("kick", 4)
-
-
-def test_uniform_distribution():
-    """Uniforms are uniform by Kolmogorov's test, within their bounds, and independent of the next
-    column."""
-    u = make(COUNT).uniform("u", torch.zeros(2), torch.ones(2))
-    assert u.dtype == torch.float32
-    assert u.min() >= 0 and u.max() < 1
-    assert u.min() < 1e-4 and u.max() > 1 - 1e-4
-    assert distance(u[:, 0], lambda x: x) < KOLMOGOROV
-    assert abs(torch.corrcoef(u.T)[0, 1]) < 4 / math.sqrt(COUNT)
 
 
 def test_uniform_bounds():
@@ -183,16 +163,6 @@ def test_normal_distribution():
     assert max(off.abs().max(), squares.abs().max()) < deviation
 
 
-@pytest.mark.parametrize("high", [1, 7, 1000])
-def test_integers(high):
-    """Integers lie in [0, high) and fill it evenly by Pearson's χ²."""
-    x = make(COUNT).integers("i", high)[:, 0]
-    assert x.dtype == torch.int64 and x.min() >= 0 and x.max() < high
-    expected = COUNT / high
-    chi2 = ((torch.bincount(x, minlength=high) - expected) ** 2 / expected).sum().item()
-    assert chi2 <= (high - 1) + 4 * math.sqrt(2 * (high - 1))
-
-
 def test_permutations_sort_63_bit_keys():
     """Row r of world w is the stable argsort of Philox's first 63 bits at (n r + item, w, step)."""
     step = 2**33 + 5
@@ -214,21 +184,3 @@ def test_permutations_use_all_63_bits():
     keys = (words << 31) | (low >> 1)
     order = make(1, seed=3).permutations("o", torch.tensor(0), 1, n)[0, 0]
     assert (keys[order].diff() > 0).all() and not torch.equal(order, words.argsort(stable=True))
-
-
-def test_permutations_differ():
-    """Every row is a permutation; rows, worlds, steps, seeds and names give different ones,
-    neighbors do not matter."""
-    n = 1000
-
-    def order(seed=3, step=0, name="order", worlds=2):
-        rows = make(worlds, seed=seed).permutations(name, torch.tensor(step), 2, n)
-        return rows[:, :2].flatten(0, 1)
-
-    others = (dict(), dict(step=1), dict(step=2**32), dict(seed=4), dict(name="x"))
-    rows = torch.cat([order(**other) for other in others])
-    assert torch.equal(rows.sort(1).values, torch.arange(n).expand(20, n))
-    # Two random permutations agree in one place on average.
-    same = (rows[:, None] == rows[None]).sum(-1)
-    assert (same - n * torch.eye(20, dtype=torch.int64)).max() < 10
-    assert torch.equal(order(), order(worlds=9))

@@ -346,13 +346,6 @@ def test_net_is_a_plain_network_of_pairs(env):
     assert sizes[0] <= 0.6 * sizes[1]
 
 
-def test_hidden_units_come_in_pairs():
-    """An odd width is one line with the key."""
-    with pytest.raises(ValueError, match=r"algo\.hidden=\[8, 5\]: expected even numbers"):
-        env = make_env("cartpole", 2)
-        make_policy(*widths(env), hidden=(8, 5), symmetry="net", mirrors=images_of(env))
-
-
 def test_statistics_of_views_and_their_images():
     """A mirrored normalizer absorbs a batch as a plain one absorbs the batch and its image."""
     flip = concatenated([unmoved(1, -1), Flip((1, 0, 2), (-1, -1, 1))])
@@ -379,15 +372,6 @@ def test_a_mirror_is_its_own_inverse():
     for flip in (Flip((1, 2, 0), (1, 1, 1)), Flip((1, 0), (1, -1))):
         with pytest.raises(ValueError, match="is not the original"):
             MirrorModule(flip)
-
-
-def test_symmetry_off_is_as_before():
-    """With symmetry=none nothing is built for it, and no state has a name more."""
-    env = make_env("cartpole", 4)
-    policy = make_policy(*widths(env), hidden=(8,))
-    assert not [m for m in policy.modules() if isinstance(m, MirrorModule)]
-    assert env.observer.history is None
-    assert not [name for name in env.state() if "history" in name]
 
 
 # -- the update ------------------------------------------------------------------------------------
@@ -567,5 +551,7 @@ def test_configuration():
     for word in ("algo.hidden=[7]", "algo.memory=gru"):  # what cannot commute
         cfg = make_config(*words[:-1], word)
         assert build_iteration(cfg).policy.symmetry == "none"
+    with pytest.raises(ValueError, match=r"algo\.hidden=\[8, 5\]: expected even numbers"):
+        build_iteration(make_config(*words, "algo.symmetry=net", "algo.hidden=[8,5]"))
     with pytest.raises(ValueError, match="=loss: choose one of auto, none, augment, net"):
         Config.of(compose_plain("config", [*words, "algo.symmetry=loss"]))

@@ -14,7 +14,7 @@ from gpusim_rl.core.paths import CONF
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.mirror import derive_flips
 from tests.command_lines import command
-from tests.worlds import refusal, widths
+from tests.worlds import refusal, widths, write_files
 
 SHORT = ("num_envs=16", "iterations=2", "episodes=2", "task.episode=1.6", "sim=native")
 SHORT += ("threads=1", "log=none", "report=false", "run_dir=run")
@@ -61,10 +61,7 @@ def write(folder, name: str, source: str = "") -> None:
     if name == "pair":
         python, base = source or PAIR, (CONF / "task" / "cartpole.yaml").read_text()
     base = re.sub("name: (cartpole|pointer)", f"name: {name}", base)
-    files |= {f"tasks/{name}.py": python, f"conf/task/{name}.yaml": base}
-    for path, text in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
+    write_files(folder, files | {f"tasks/{name}.py": python, f"conf/task/{name}.yaml": base})
 
 
 @pytest.mark.slow

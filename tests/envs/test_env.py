@@ -245,14 +245,6 @@ def test_worlds_do_not_know_how_many_they_are(settings, sim):
     assert (ended > 0).all()
 
 
-def test_same_seed_same_worlds():
-    """Seeds decide everything: equal ones repeat every step, another one repeats none."""
-    plan = actions(5, 16)
-    a, b, c = (run(make_env(seed=seed), plan) for seed in (1, 1, 2))
-    assert same(a, b)
-    assert all((x[0] != y[0]).any(1).all() for x, y in zip(a, c, strict=True))
-
-
 # -- names, metrics, noise -------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from gpusim_rl.core.paths import CONF
 from gpusim_rl.core.record import Column
 from gpusim_rl.deploy.runtime import Policy
 from tests.command_lines import command
-from tests.worlds import refusal
+from tests.worlds import refusal, write_files
 
 SEEN = '''
 import torch
@@ -32,15 +32,8 @@ class Seen(Cartpole):
         bright = torch.exp(-((columns - tip[:, None]) ** 2) / 0.1)
         return dict(image=bright[:, None, None].expand(-1, 1, 12, -1).half())
 '''
-SHORT = (
-    "task=seen",
-    "num_envs=16",
-    "num_steps=8",
-    "task.episode=0.4",
-    "sim=native",
-    "sim.threads=1",
-)
-SHORT += ("threads=1", "device=cpu", "algo.hidden=[16]")
+SHORT = ("task=seen", "num_envs=16", "num_steps=8", "task.episode=0.4", "sim=native")
+SHORT += ("sim.threads=1", "threads=1", "device=cpu", "algo.hidden=[16]")
 ENCODED = "algo.encoders.image=[4,8]"
 IMAGE = Column((1, 12, 16), torch.float16)
 
@@ -56,9 +49,7 @@ def seen(tmp_path, monkeypatch, no_own_tasks):
 def write(folder, source: str = SEEN) -> None:
     base = (CONF / "task" / "cartpole.yaml").read_text()
     base = re.sub("name: cartpole", "name: seen", base)
-    for path, text in {"tasks/seen.py": source, "conf/task/seen.yaml": base}.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
+    write_files(folder, {"tasks/seen.py": source, "conf/task/seen.yaml": base})
 
 
 def make(*words):

@@ -3,8 +3,6 @@
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from gpusim_rl.core.record import Record, vector
-from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip, MirrorModule
 from gpusim_rl.networks.distributions import Gaussian
 
@@ -27,25 +25,6 @@ def test_a_gaussian_is_torchs():
         want = kl_divergence(Normal(old.mean, old.std), theirs).sum(1)
         torch.testing.assert_close(new.kl(old), want)
         assert new.mode is new.mean
-
-
-def test_it_is_read_from_a_record():
-    """The columns that it names hold it."""
-    record = Record.zeros(
-        dict.fromkeys(Gaussian.columns, vector(3)), 50, device=torch.device("cpu")
-    )
-    new = drawn(1, shared=False)
-    for name in Gaussian.columns:
-        getattr(record, name).copy_(getattr(new, name))
-    assert (new.kl(Gaussian.from_record(record)).abs() < 1e-6).all()
-
-
-def test_samples_have_its_mean_and_deviation():
-    """Over many worlds; each world draws its own."""
-    mean, std = torch.tensor([1.0, -2.0]), torch.tensor([0.1, 3.0])
-    x = Gaussian(mean.expand(20000, -1), std).sample(Rng(1, torch.arange(20000)))
-    torch.testing.assert_close(x.mean(0), mean, rtol=0, atol=0.08)
-    torch.testing.assert_close(x.std(0), std, rtol=0.02, atol=0)
 
 
 def test_a_deviation_has_no_sign_in_a_mirror():

@@ -59,14 +59,6 @@ def test_first_actions_are_small():
     assert 0 < policy.actor(obs).abs().max() < 0.1
 
 
-def test_actor_holds_its_normalizer():
-    """The actor module alone, as exported, maps raw observations: its normalizer acts inside."""
-    policy = make_policy(2, 3, 1)
-    x = torch.tensor([[4.0, -1.0]])
-    policy.actor.normalizer.mean.copy_(torch.tensor([4.0, -1.0]))
-    assert torch.equal(policy.actor(x), policy.actor.net(torch.zeros(1, 2)))
-
-
 @pytest.mark.parametrize("name", ["mean", "value"])
 def test_bf16_multiplies_alone(name):
     """Weights, views and results stay float32, the numbers are bfloat16's; off is exact."""

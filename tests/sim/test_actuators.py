@@ -26,10 +26,11 @@ from gpusim_rl.sim.native import Native
 from gpusim_rl.training import trainer
 from tests.command_lines import EXPORTED, TINY
 from tests.envs.test_env import actions
-from tests.guard import HostRead, guard
+from tests.guard import guard
 from tests.worlds import (
     SIMS,
     check_words,
+    goes_on,
     make_actuator,
     make_env,
     make_ppo,
@@ -262,39 +263,15 @@ def test_gains_are_drawn(kind, file):
 @pytest.mark.parametrize("kind", KINDS)
 def test_short_training(kind, sim, file):
     """Of each kind, over restarts: no host read but the engine's, no fault, and exact resume."""
-    ppo = make_ppo(worlds(kind, file, sim, episode=0.1), num_steps=8)
+    ppo, twin = (make_ppo(worlds(kind, file, sim, episode=0.1), num_steps=8) for _ in range(2))
     ppo.iteration()
     inner = ppo.env.sim.inner  # pyright: ignore[reportAttributeAccessIssue]
     with guard(*([] if inner.capturable else [(inner, "step"), (inner, "reset")])) as switch:
         ppo.iteration()
     assert switch.seen > 1000 and ppo.source.record.truncated.any()
     assert ppo.report()()["fault"] == 0
-    assert all(torch.isfinite(x).all() for x in ppo.state().values() if x.is_floating_point())
-
-
-def test_a_read_in_the_law_is_caught(file, monkeypatch):
-    """The guard looks into the actuators."""
-    env = worlds("pd", file)
-    env.step(actions(1, 8)[0])
-    torque = env.sim.torque
-    monkeypatch.setattr(env.sim, "torque", lambda target: torque(target * float(target[0, 0] < 9)))
-    with pytest.raises(HostRead), guard((env.sim.inner, "step"), (env.sim.inner, "reset")):
-        env.step(torch.zeros_like(env.action))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_resume_is_exact(kind, file):
-    """A new Env that loads the state of another goes on bit for bit, with what its actuators
-    remember."""
-    env, plan = worlds(kind, file), actions(6, 8)
-    for action in plan[:3]:
-        env.step(action)
-    state, twin = env.state(), worlds(kind, file, seed=2)
-    twin.load(state)
-    for action in plan[3:]:
-        one, other = env.step(action), twin.step(action)
-        assert torch.equal(one.observation["critic"], other.observation["critic"])
-        assert torch.equal(one.reward, other.reward)
+    state = goes_on(ppo, twin)
+    assert all(torch.isfinite(x).all() for x in state.values() if x.is_floating_point())
     assert any(name.startswith("sim/actuator/targets") for name in state)
 
 
