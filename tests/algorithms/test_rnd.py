@@ -15,10 +15,8 @@ from gpusim_rl.algorithms.rewards.rnd.rnd import RND
 from gpusim_rl.algorithms.rewards.rnd.settings import Settings
 from gpusim_rl.algorithms.rewards.rnd.spec import SPEC
 from gpusim_rl.assembly.iteration import make_iteration
-from gpusim_rl.assembly.learners import load_reward
 from gpusim_rl.commands.train import configure
 from gpusim_rl.config import numbers
-from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.metrics import described, public_name
 from gpusim_rl.core.record import Record, vector
@@ -279,12 +277,6 @@ def test_a_run_keeps_its_reward_model(tmp_path, monkeypatch, capsys):
     assert changed.reward.settings.weight == 2
     table = numbers.lines("config", changed.plain)
     assert any(line.startswith("reward.weight") for line in table)
-
-
-def test_every_choice_has_a_class():
-    """Each file of conf/reward is of a model of ours, or of none."""
-    names = our_names("reward") - {"none"}
-    assert len(names) == 2 and all(load_reward(name).settings for name in names)
 
 
 def test_a_bonus_above_the_tasks_reward_is_said(tmp_path, monkeypatch, capsys):

@@ -123,15 +123,11 @@ def test_reward_and_bonus_do_not_share_a_name():
         reward_terms(task, make_env("cartpole", 2).current_state())
 
 
-def test_relative_targets():
-    """They are a step from the joints, within the limits."""
+def test_targets_that_actions_move():
+    """A step from the joints, or step by step and not far ahead of them, within the limits."""
     limits = torch.tensor([[-1.0, -1.0], [1.0, torch.inf]])
     target = relative(torch.tensor([[0.9, 5.0]]), torch.tensor([[0.3, 0.3]]), limits)
     torch.testing.assert_close(target, torch.tensor([[1.0, 5.3]]))
-
-
-def test_integrated_targets():
-    """They move step by step, within the limits and no further ahead of the joint than allowed."""
     limits = torch.tensor([[-1.0] * 3, [1.0] * 3])
     target, step = torch.tensor([[0.0, 0.95, 0.0]]), torch.tensor([[0.1, 0.1, -0.1]])
     joint = torch.tensor([[0.0, 0.9, 0.5]])
