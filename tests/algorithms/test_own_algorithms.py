@@ -14,8 +14,8 @@ from tests.shared import shared
 from tests.worlds import write_files
 
 SMALL = ("num_envs=16", "num_steps=4", "episodes=4", "sim.threads=1", "device=cpu")
-SMALL += ("task.episode=1", "log=none")
-BARE = ("export=none", "report=false", "fuse=off")
+SMALL += ("task.episode=1", "fuse=off", "log=none")
+BARE = ("export=none", "report=false")
 
 
 def succeed(cwd: Path, name: str, script: str, *words: str) -> str:
