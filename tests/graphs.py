@@ -36,7 +36,7 @@ def captured(ppo: PPO) -> list[Graph]:
 
 def uncaptured(ppo: PPO) -> dict[str, str]:
     """Why functions are not captured, where they could be."""
-    reasons = {fn.name: fn.reason for fn in captured(ppo)}
+    reasons = {fn.fn.__qualname__: fn.reason for fn in captured(ppo)}
     return {name: x for name, x in reasons.items() if x not in ("", "switched off")}
 
 
