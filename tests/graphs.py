@@ -21,11 +21,13 @@ CALLS = WARM_UP + 3  # so many iterations run every captured function eagerly, c
 
 
 def build(device: str, task: str = "quadruped", num_envs: int = 8, *words: str) -> PPO:
-    """A PPO on MuJoCo Warp as train.py builds it, with short episodes, so that worlds restart in
-    every rollout."""
+    """An iteration on MuJoCo Warp as train.py builds it, with short episodes, so that worlds
+    restart in every rollout."""
     about = [f"task={task}", "sim=warp", f"device={device}", f"num_envs={num_envs}", "num_steps=4"]
-    about += ["algo.num_minibatches=2", "algo.update_epochs=2", "algo.hidden=[32,32]"]
-    return make_iteration(make_config(*about, "task.episode=0.2", *words))
+    about += ["algo.hidden=[32,32]", "task.episode=0.2"]
+    if "algo=sac" not in words:  # it has neither
+        about += ["algo.num_minibatches=2", "algo.update_epochs=2"]
+    return make_iteration(make_config(*about, *words))
 
 
 def captured(ppo: PPO) -> list[Graph]:
