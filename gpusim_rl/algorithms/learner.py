@@ -7,7 +7,7 @@ algorithm before it is made stands in its `LearnerSpec`.
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -202,6 +202,21 @@ class LearnerSpec(Generic[L]):
     make_source: "Callable[[Env, L, Record], Source] | None" = None
     # beside that of reward=
     make_rewards: Callable[[Spec, L], Sequence[RewardModel]] | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError for a part of another type, since a user writes them."""
+        members: dict[str, Any] = {"changeable": str, "files": FileKey}
+        for part in fields(self):
+            value: Any = getattr(self, part.name)
+            if kind := members.get(part.name):
+                fits = isinstance(value, tuple) and all(isinstance(x, kind) for x in value)
+                wanted = f"tuple of {kind.__name__}"
+            elif part.name == "settings":
+                fits, wanted = isinstance(value, type) and is_dataclass(value), "dataclass"
+            else:
+                fits, wanted = callable(value) or value is part.default, "function"
+            if not fits:
+                raise ValueError(f"SPEC.{part.name} is {value!r}, expected a {wanted}")
 
 
 @dataclass(frozen=True, kw_only=True)

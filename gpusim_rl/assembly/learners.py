@@ -9,7 +9,7 @@ from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.assembly.joining import make_settings
 from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.config.run_files import check_file
-from gpusim_rl.config.sections import Config
+from gpusim_rl.config.sections import Config, our_file_keys
 from gpusim_rl.core.file_keys import FileKey, Given
 
 LEARNERS = ("ppo", "sac", "distill")
@@ -34,9 +34,16 @@ def load_reward(name: str) -> RewardSpec:
 
 
 def own_files(cfg: Config) -> tuple[FileKey, ...]:
-    """The file keys of a learner of the user's own; ValueError if it has no such setting."""
-    files = load_learner(cfg.algo.name, "here").files if cfg.algo_code else ()
+    """The file keys of a learner of the user's own beside ours, which need a value.
+
+    ValueError if it has no such setting.
+    """
+    declared = load_learner(cfg.algo.name, "here").files if cfg.algo_code else ()
+    ours, values = [file.key for file in our_file_keys()], flatten(cfg.plain)
+    if missing := [x.key for x in declared if x.key in ours and values.get(x.key) is None]:
+        raise ValueError(f"algo={cfg.algo.name} needs {missing[0]}=")
     known = [f"algo.{name}" for name in cfg.plain["algo"]]
+    files = tuple(file for file in declared if file.key not in ours)
     for file in files:
         if file.key not in known:
             choices = ", ".join(known[1:]) or "none"
