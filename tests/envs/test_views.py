@@ -134,6 +134,7 @@ def test_other_trainers_see_it(seen):
     assert rsl.make("seen", 4, **keys).get_observations()["image"].shape == (4, 1, 12, 16)
 
 
+TWICE = "def privileged(self, s):\n        return self.observe(s)\n\n    def views"
 SHAPE = "[:, None, None].expand(-1, 1, 12, -1)"
 
 
@@ -147,6 +148,13 @@ SHAPE = "[:, None, None].expand(-1, 1, 12, -1)"
         (ENCODED, (".half()", ".flatten()"), "expected 16 rows: (16, …)"),
         (ENCODED, (SHAPE, ""), "has the shape (16,), and convolutions take (channels, height"),
         (ENCODED, ("image=", "reward="), "Seen.views: 'reward' is the name of a column or"),
+        (ENCODED, ("image=", "advantage="), "Seen.views: 'advantage' is the name of a column"),
+        (
+            ENCODED,
+            ("image=", "**{'memory/h': s.qpos}, image="),
+            "'memory/h' is no identifier: choose",
+        ),
+        ("", ("def views", TWICE), "Seen: observe and privileged both have a term 'cart'"),
     ],
 )
 def test_what_does_not_fit_is_one_line(seen, words, change, says):
