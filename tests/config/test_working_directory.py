@@ -108,6 +108,20 @@ def test_numbers_that_begin_with_those_of_ppo(here):
     assert plan == ours["curriculum"] and "algo.max_std" in plan and "algo.ent_coef" not in plan
 
 
+def test_numbers_that_begin_with_those_of_sac(here):
+    """Below its own, such a file has what a task has for SAC: its section, and the discount."""
+    mine = "defaults: [sac, _self_]\nname: mine\nelite: 0.2\ntau: 0.125\n"
+    (here / "conf" / "algo" / "mine.yaml").write_text(mine)
+    for more in ((), ("recipe=robot", "algo.alpha=0.5")):
+        words = ["task=quadruped", *more]
+        ours = compose.compose_plain("config", [*words, "algo=sac"])
+        cfg = compose.compose_plain("config", [*words, "algo=mine"])
+        assert cfg == ours | {"algo": ours["algo"] | {"name": "mine", "elite": 0.2, "tau": 0.125}}
+    (here / "conf" / "algo" / "mine.yaml").write_text(f"{mine}gamma: 0.5\nbound: 3.0\n")
+    algo = compose.compose_plain("config", ["task=quadruped", "algo=mine"])["algo"]
+    assert (algo["gamma"], algo["bound"]) == (0.5, 3.0)
+
+
 def test_other_numbers_for_ppo(here):
     """A file without a name has numbers for PPO."""
     numbers = yaml.safe_load((CONF / "algo" / "ppo.yaml").read_text()) | {"max_grad_norm": 0.5}
