@@ -48,7 +48,7 @@ class Spec:
     clip: float  # the largest action: those beyond ± this are clamped to it
     dreams: "Dreams | None" = None  # a control step without its physics; not of a team
     # what keys of files gave: also `demos`, with the section `cloning`, and `teacher`, an actor to
-    # imitate, which observes the critic's first columns
+    # imitate, which observes the critic's first columns and its views
     given: Given = field(default_factory=Given)
     # gives those of both views and of the action; ValueError if the task declares a wrong one
     mirrors: Callable[[], ViewMirrors | None] = lambda: None

@@ -193,10 +193,13 @@ def build(
                 own = compose_words(name, [*of_algo, "~task"])["algo"]
                 base, kept = own_numbers(overrides)
                 cfg = for_algorithm(cfg, own, keys, base, kept)
-                lost = kept if base == ALGO else ("algo",)
             cfg = apply_ranges(apply_recipe(cfg, keys), keys)
             if algo != ALGO and isinstance(entries := cfg["curriculum"], dict):  # as above
-                of_task = {key: x for key, x in entries.items() if not is_below(f"{key}", lost)}
+                of_task = {
+                    key: x
+                    for key, x in entries.items()
+                    if not is_below(f"{key}", kept if base == ALGO else ("algo",))
+                }
                 cfg["curriculum"] = of_task or None
             if plans:  # it joins that of the task and of the recipe
                 cfg["curriculum"] = (cfg["curriculum"] or {}) | (plan["curriculum"] or {})

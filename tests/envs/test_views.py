@@ -14,8 +14,9 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.core.paths import CONF
 from gpusim_rl.core.record import Column
 from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import command
-from tests.worlds import refusal
+from tests.worlds import check_words, refusal
 
 SEEN = '''
 import torch
@@ -116,6 +117,26 @@ def test_it_is_trained_exported_and_played(seen):
     assert done.returncode == 0, done.stdout + done.stderr
     network = onnx.load(seen / "run" / "policy.onnx")
     assert [x.name for x in network.graph.input] == ["obs", "image"]
+
+
+@pytest.mark.parametrize("fuse", ["on", "off"])
+def test_a_teacher_that_sees(seen, fuse):
+    """A student without the view is told what a teacher with it would do there, and learns it."""
+    words = (*SHORT, ENCODED, "iterations=1", "episodes=2", "log=none", "export=none")
+    trainer = Trainer(check_words(*words, "report=false", "run_dir=teacher"))
+    trainer.train()
+    trainer.close()
+    student = make("algo=distill", "teacher=teacher", "algo.num_minibatches=2", f"fuse={fuse}")
+    teacher, obs = student.spec.given["teacher"], student.env.observation
+    image = torch.rand(obs["image"].shape).half()
+    obs["image"].copy_(image)
+    wanted = teacher(obs["critic"][:, :5], None, {"image": image})
+    student.source.act()
+    target = student.source.record.target[0]
+    torch.testing.assert_close(target, wanted.clamp(-student.spec.clip, student.spec.clip))
+    assert "image" not in student.source.record.columns
+    student.source.row.zero_()
+    student.iteration()
 
 
 def test_other_trainers_see_it(seen):
