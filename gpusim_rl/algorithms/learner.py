@@ -30,6 +30,9 @@ if TYPE_CHECKING:  # a learner knows no Env
     from gpusim_rl.envs.env import Env
 
 
+Say = Callable[[str], None]  # tells the user a line
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """Shapes, processes and random numbers that a learner is made from."""
@@ -149,6 +152,13 @@ class Learner(Protocol):
         ...
 
 
+class Clone(Learner, Protocol):
+    """A learner around another one, whose policy it changes before the first step."""
+
+    def begin(self, record: Any, say: Say, /) -> None:
+        """Give the policy what was shown. In place."""
+
+
 # a `LearnerSpec` calls what takes a learner with those of its own `make`
 L = TypeVar("L", bound=Learner, covariant=True)
 
@@ -194,10 +204,10 @@ class LearnerSpec(Generic[L]):
     files: tuple[FileKey, ...] = ()  # keys that name files, whose contents `Spec.given` has
     ring: Callable[[Any], RingSpec] | None = None  # of its settings; else it is given a rollout
     world_multiple: Callable[[Any], int] | None = None  # that divides a process's worlds
-    # of this algorithm the one that begins as a clone of demos=
-    clone: "Callable[[LearnerSpec[L]], LearnerSpec[Learner]] | None" = None
+    # with demos=, it stands in the learner's place, and begins as their clone
+    clone: "Callable[[L, Spec], Clone] | None" = None
     # before the first step, such as a ring with demos=; it may tell what it did
-    begin: Callable[[L, Any, Callable[[str], None]], None] | None = None
+    begin: Callable[[L, Any, Say], None] | None = None
     # what fills the record instead of worlds, of their Env
     make_source: "Callable[[Env, L, Record], Source] | None" = None
     # beside that of reward=

@@ -124,6 +124,8 @@ def continue_run(cfg: Config, iteration: Iteration) -> Opened:
     if iteration.iterations > cfg.iterations:
         done = f"{run.path} has done {iteration.iterations} already"
         raise ValueError(f"iterations={cfg.iterations}: {done}")
+    if "done" in metadata and iteration.iterations < cfg.iterations:
+        errors.warn(f"{run.path}: its learner was done at iteration {iteration.iterations}")
     metadata["rollbacks"] = str(rollbacks)
     group.barrier()  # all have read
     if group.rank == 0:

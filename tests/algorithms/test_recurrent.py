@@ -6,7 +6,6 @@ import torch
 from gpusim_rl.algorithms.collector import Collector, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.loss import STATS, loss
-from gpusim_rl.algorithms.ppo.samples import first_steps
 from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.rng import Rng
@@ -60,7 +59,7 @@ def test_values_of_ends(collected):
     episode: advantages are those of a loop over single steps."""
     r, policy, cfg = collected.source.record, collected.policy, collected.learner.cfg
     memory, value, end = r.memory["critic"], [], []
-    for t, begin in enumerate(first_steps(r)):
+    for t, begin in enumerate(r.first_steps()):
         memory = restarted({"critic": memory}, begin == 1)["critic"]
         critic = policy.critic_normalizer(r.critic[t])
         now, memory = policy.critic(critic, memory)

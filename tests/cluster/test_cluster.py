@@ -99,11 +99,13 @@ def test_no_step_is_learned_from_twice(seen):
 def test_lives_of_an_actor(seen):
     """A packet that is not finite, or whose arrays do not fit, is refused and counted; nothing is
     learned from it, and its actor begins its next life. So does one that is started again, and
-    each after a resume. After SIGTERM an actor ends and no packet is lost. One with another reward
-    is refused in one line that names the difference."""
+    each after a resume. What was collected before the policy of another run was taken is too old.
+    After SIGTERM an actor ends and no packet is lost. One with another reward is refused in one
+    line that names the difference."""
     now = seen["on their own"]
     assert now["broken"] == [[False] * 4, 2, 2, 4]
     assert now["continued"]["lives"] == [[5, 1], [6, 6]]
+    assert now["continued"]["older"] > 1 and now["continued"]["sums"]
     assert now["handed in"]
     assert now["refused"].startswith("actor 1 is refused: its task is ")
 

@@ -413,7 +413,9 @@ def test_a_learner_that_is_done(here, monkeypatch, capsys, log_every, end):
     Trainer(configured("iterations=9", f"log_every={log_every}", "run_dir=run")).train()
     assert f"iteration {end}: the training ends, as its learner is done" in capsys.readouterr().out
     assert last_iteration("run") == end
+    capsys.readouterr()
     Trainer(check_words("resume=run")).train()
+    assert f"run: its learner was done at iteration {end}\n" in capsys.readouterr().err
     assert last_iteration("run") == end == Run(Path("run")).rows()[-1]["iteration"]
 
 

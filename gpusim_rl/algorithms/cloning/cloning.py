@@ -5,13 +5,12 @@
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.learner import Learner, LearnerSpec, Spec
+from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.returns import recurrence
 from gpusim_rl.core.graphs import is_empty_on_host
@@ -180,12 +179,3 @@ class Cloning:
     def tensors(self) -> dict[str, Live]:
         """Every live tensor that a continuation needs, by its name in a checkpoint."""
         return self.learner.tensors() | shared("cloning/", self.moments | {"error": self.error})
-
-
-def cloned(algorithm: LearnerSpec[PPO]) -> LearnerSpec[Learner]:
-    """PPO, or one with its parts, that begins as a clone."""
-
-    def make(spec: Spec, settings: Any) -> Cloning:
-        return Cloning(algorithm.make(spec, settings), spec)
-
-    return replace(algorithm, make=make, begin=Cloning.begin)

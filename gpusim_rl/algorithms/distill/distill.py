@@ -10,7 +10,7 @@ from gpusim_rl.algorithms.distill.student import Student
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo import ppo
-from gpusim_rl.algorithms.ppo.samples import draw_worlds, first_steps
+from gpusim_rl.algorithms.ppo.samples import draw_worlds
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import ENDS, Record, vector
 from gpusim_rl.core.states import Live, shared
@@ -79,7 +79,7 @@ class Distill:
         views = {name: record.column(name).index_select(1, worlds) for name in self.seen}
         target, fault = (record.column(x).index_select(1, worlds) for x in ("target", "fault"))
         memory = {name: x.index_select(0, worlds) for name, x in record.memory.items()}
-        begins = first_steps(record).index_select(1, worlds)
+        begins = record.first_steps().index_select(1, worlds)
         valid = 1 - fault
         share = valid / self.spec.group.all_reduce(valid.sum()).clamp(min=1)
         error = (self.policy.unroll(views, memory, begins) - target).square().mean(-1)

@@ -64,7 +64,7 @@ def make_samples(
     obs, critic = policy.normalize(r.obs, r.critic)
     views = {name: r.column(name) for name in policy.actor.views}
     truncated, fault = r.truncated, r.fault
-    begins = {"begins": first_steps(r)} if first else {}
+    begins = {"begins": r.first_steps()} if first else {}
     value, after = policy.values(critic, first, **begins)
     ends = end_values(value, [r.end, *after], truncated, policy.evaluate, horizon=horizon)
     steps = (r.reward, value, ends, r.terminated, truncated, fault)
@@ -89,12 +89,6 @@ def make_samples(
 def likelihood_ratio(newest: dict[str, Tensor], rollout: Record) -> Tensor:
     """(T, B) how much likelier the newest policy finds an action than the one that acted, π/μ."""
     return (newest["logp"] - rollout.logp).exp()
-
-
-def first_steps(rollout: Record) -> Tensor:
-    """(T, B) 1 where an episode begins; the first row is 0, since the memory before it says it."""
-    ended = (rollout.terminated | rollout.truncated | rollout.fault).float()
-    return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
 
 
 class Minibatches:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.ppo.samples import first_steps
 from gpusim_rl.algorithms.sac import settings, spec
 from gpusim_rl.algorithms.sac.sac import SAC
 from gpusim_rl.core.ranges import COUNT, WIDTH
@@ -102,7 +101,7 @@ class RecurrentSAC(SAC):
         places = torch.stack([rows, sequences.worlds.expand_as(rows)], -1).flatten(0, 1)
         batch = self.read_batch(ring, Draw(places, drawn.weights.repeat_interleave(train)))
         steps = sequences.steps()
-        obs, begins = self.policy.actor.normalizer(steps.obs), first_steps(steps)
+        obs, begins = self.policy.actor.normalizer(steps.obs), steps.first_steps()
         before = slice(burn + n)
         _, after = self.policy.actor.net.encoder.unroll(obs[before], steps.h[0], begins[before])
         h = after.unflatten(0, (burn + n, -1))
