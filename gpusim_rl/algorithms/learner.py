@@ -215,11 +215,11 @@ class LearnerSpec(Generic[L]):
 
     def __post_init__(self) -> None:
         """ValueError for a part of another type, since a user writes them."""
-        members: dict[str, Any] = {"changeable": str, "files": FileKey}
+        members = {"changeable": str, "files": FileKey}
         for part in fields(self):
             value: Any = getattr(self, part.name)
             if kind := members.get(part.name):
-                fits = isinstance(value, tuple) and all(isinstance(x, kind) for x in value)
+                fits = type(value) is tuple and all(isinstance(x, kind) for x in [*value])
                 wanted = f"tuple of {kind.__name__}"
             elif part.name == "settings":
                 fits, wanted = isinstance(value, type) and is_dataclass(value), "dataclass"

@@ -110,7 +110,6 @@ def test_a_run_keeps_the_file(how, write, capsys):
         (["copy", "algo.lables"], [], r"^unknown file key 'algo\.lables': choose one of .*labels"),
         (["cut"], [], r"algo\.labels: 'cut': choose one of copy, keep, hash$"),
         (["keep", "algo.labels", ""], [], r"^file key algo\.labels: keep needs read"),
-        (["keep", "teacher", ""], [], r"^algo=mine needs teacher=$"),
     ],
 )
 def test_mistakes(declared, words, says, write):

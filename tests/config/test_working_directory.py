@@ -13,9 +13,9 @@ from hydra.core.global_hydra import GlobalHydra
 from safetensors.torch import save_file
 
 from gpusim_rl.adapters import common
-from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.assembly.environment import make_task
 from gpusim_rl.assembly.joining import make_settings
+from gpusim_rl.assembly.learners import load_algorithm
 from gpusim_rl.assembly.models import keep_files
 from gpusim_rl.commands import train as commands
 from gpusim_rl.config import command_line, compose, resume, validate
