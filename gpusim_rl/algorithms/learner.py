@@ -219,7 +219,8 @@ class LearnerSpec(Generic[L]):
         for part in fields(self):
             value: Any = getattr(self, part.name)
             if kind := members.get(part.name):
-                fits = type(value) is tuple and all(isinstance(x, kind) for x in [*value])
+                entries: list[Any] = [*value] if isinstance(value, tuple) else [None]
+                fits = all(isinstance(x, kind) for x in entries)
                 wanted = f"tuple of {kind.__name__}"
             elif part.name == "settings":
                 fits, wanted = isinstance(value, type) and is_dataclass(value), "dataclass"
