@@ -7,7 +7,7 @@ algorithm before it is made stands in its `LearnerSpec`.
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -51,7 +51,7 @@ class Spec:
     clip: float  # the largest action: those beyond ± this are clamped to it
     dreams: "Dreams | None" = None  # a control step without its physics; not of a team
     # what keys of files gave: also `demos`, with the section `cloning`, and `teacher`, an actor to
-    # imitate, which observes the critic's first columns
+    # imitate, which observes the critic's first columns and its views
     given: Given = field(default_factory=Given)
     # gives those of both views and of the action; ValueError if the task declares a wrong one
     mirrors: Callable[[], ViewMirrors | None] = lambda: None
@@ -212,6 +212,22 @@ class LearnerSpec(Generic[L]):
     make_source: "Callable[[Env, L, Record], Source] | None" = None
     # beside that of reward=
     make_rewards: Callable[[Spec, L], Sequence[RewardModel]] | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError for a part of another type, since a user writes them."""
+        members = {"changeable": str, "files": FileKey}
+        for part in fields(self):
+            value: Any = getattr(self, part.name)
+            if kind := members.get(part.name):
+                entries: list[Any] = [*value] if isinstance(value, tuple) else [None]
+                fits = all(isinstance(x, kind) for x in entries)
+                wanted = f"tuple of {kind.__name__}"
+            elif part.name == "settings":
+                fits, wanted = isinstance(value, type) and is_dataclass(value), "dataclass"
+            else:
+                fits, wanted = callable(value) or value is part.default, "function"
+            if not fits:
+                raise ValueError(f"SPEC.{part.name} is {value!r}, expected a {wanted}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """An Env, a learner and reward models, joined by a record of control steps."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from gpusim_rl.core import ranges, sections
 from gpusim_rl.core.file_keys import Given
 from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.memory import check_free
-from gpusim_rl.core.record import Columns, Record, row_bytes
+from gpusim_rl.core.record import Column, Columns, Record, row_bytes
 from gpusim_rl.core.ring import Ring, RingSpec
 from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
 from gpusim_rl.envs.curriculum import Curriculum
@@ -118,6 +118,10 @@ def check_parts(x: object, what: str, parts: dict[str, Any]) -> None:
         if not isinstance(value := getattr(x, part), kind):
             wrong = f"{type(value).__name__}, expected {kind.__name__}"
             raise ValueError(f"the {what} {name}: {part} is {wrong}")
+    for column, value in cast(Any, x).columns.items():
+        if not isinstance(value, Column):
+            wrong = f"{type(value).__name__}, expected Column"
+            raise ValueError(f"the {what} {name}: columns[{column!r}] is {wrong}")
 
 
 def make_record(columns: Columns, spec: Spec, size: RingSpec | None) -> tuple[Record, Ring | None]:
@@ -169,8 +173,6 @@ def make_settings(algorithm: LearnerSpec[Learner], numbers: dict[str, Any], name
     ValueError if one is missing, unknown, out of its range, or has none.
     """
     kind = algorithm.settings
-    if not is_dataclass(kind):
-        raise ValueError(f"algo={name}: SPEC.settings is {kind!r}, expected a dataclass")
     made = sections.make(kind, numbers, "algo", f"algo/{name}")
     sections.check(made, "algo")
     known = {*sections.limits(kind, "algo"), *(file.key for file in algorithm.files)}

@@ -1,5 +1,6 @@
 """Algorithms of a user's own in a working directory: see tests/own_algorithms.py."""
 
+import dataclasses
 import json
 import math
 import re
@@ -9,6 +10,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from gpusim_rl.algorithms.ppo.spec import SPEC
+from gpusim_rl.core.file_keys import FileKey
+from gpusim_rl.core.ring import RingSpec
 from tests import own_algorithms
 from tests.command_lines import command, refused
 from tests.shared import shared
@@ -130,6 +134,10 @@ COLUMN = r"'obs' \(3,\) of torch\.float32, which a control step does not give: c
         ({"change": "self.metrics = []"}, "the learner Mine: metrics is list, expected tuple"),
         ({"change": "self.columns['obs'] = vector(3)"}, f"the learner wants the column {COLUMN}"),
         (
+            {"change": "self.columns['x'] = 3"},
+            r"the learner Mine: columns\['x'\] is int, .* Column",
+        ),
+        (
             {"files": ", files=(FileKey('algo.deep', 'copy'),)"},
             r"unknown file key 'algo\.deep': choose one of algo\..*, algo\.max_std",
         ),
@@ -149,3 +157,22 @@ def test_a_learner_that_is_wrong(mistake, says, tmp_path):
     says = f"importing {tmp_path}/algorithms/mine.py\nerror: {says}\n"
     assert done.returncode == 2 and re.fullmatch(says, done.stderr), done
     assert {x.name for x in tmp_path.iterdir()} == {"algorithms", "conf"}
+
+
+@pytest.mark.parametrize(
+    "part, wanted",
+    [
+        ({"ring": RingSpec(4)}, "a function"),
+        ({"make_policy": None}, "a function"),
+        ({"world_multiple": 4}, "a function"),
+        ({"settings": SPEC}, "a dataclass"),
+        ({"changeable": "gamma"}, "a tuple of str"),
+        ({"files": FileKey("algo.labels", "copy")}, "a tuple of FileKey"),
+        ({"files": ("algo.labels",)}, "a tuple of FileKey"),
+    ],
+)
+def test_a_part_of_a_spec_is_of_another_type(part, wanted):
+    """It is named in one line as the SPEC is made."""
+    (name,) = part
+    with pytest.raises(ValueError, match=rf"^SPEC\.{name} is .*, expected {wanted}$"):
+        dataclasses.replace(SPEC, **part)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusim_rl.assembly.learners import own_files
 from gpusim_rl.config import resume
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer
@@ -117,3 +118,9 @@ def test_mistakes(declared, words, says, write):
     with pytest.raises((ValueError, OSError), match=says) as caught:
         Trainer(check_words(*WORDS, *(words or [LABELS]), "run_dir=run"))
     assert "\n" not in str(caught.value) and not Path("run").exists()
+
+
+def test_a_key_of_ours(write):
+    """A learner may have one, such as that of the distillation which it is made from."""
+    write("keep", "teacher", "")
+    assert own_files(check_words(*WORDS, "teacher=labels.txt")) == ()

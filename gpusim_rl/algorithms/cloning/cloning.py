@@ -154,11 +154,7 @@ class Cloning:
         """One step on rows (n,) of the demonstrations; of the critic by targets (N,). In place."""
         r, policy, optimizer = self.demos.record, self.policy, self.optimizer
         obs, critic = policy.normalize(r.obs[rows], r.critic[rows])
-
-        def view(name: str) -> Tensor:
-            return r.column(name)[rows]
-
-        seen = policy.actor.features(obs, view)
+        seen = policy.actor.features(obs, lambda name: r.column(name)[rows])
         error = (policy.mean(seen) - r.action[rows]).square().mean()
         loss = error
         if targets is not None:
@@ -177,5 +173,4 @@ class Cloning:
         return torch.cat([self.learner.measures(), self.error.sqrt()])
 
     def tensors(self) -> dict[str, Live]:
-        """Every live tensor that a continuation needs, by its name in a checkpoint."""
         return self.learner.tensors() | shared("cloning/", self.moments | {"error": self.error})

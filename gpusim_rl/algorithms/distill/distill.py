@@ -32,6 +32,8 @@ class Distill:
 
     def __init__(self, spec: Spec, settings: Settings):
         self.spec, self.cfg = spec, settings
+        if "teacher" not in spec.given:
+            raise ValueError("a distillation imitates a run's policy: name it with teacher=RUN")
         epochs, parts, worlds = settings.update_epochs, settings.num_minibatches, spec.num_envs
         if worlds % parts:
             raise ValueError(f"algo.num_minibatches={parts} does not divide num_envs={worlds}")
@@ -113,7 +115,6 @@ class Distill:
         return self.sums.clone()
 
     def tensors(self) -> dict[str, Live]:
-        """Every live tensor that a continuation needs, by its name in a checkpoint."""
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
         entries = {"sums": self.sums, "rate": self.optimizer.all_rates[0]}
         return networks | shared("adam/", self.optimizer.tensors()) | shared("distill/", entries)

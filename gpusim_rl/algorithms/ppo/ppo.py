@@ -183,7 +183,6 @@ class PPO:
         return values
 
     def tensors(self) -> dict[str, Live]:
-        """Every live tensor that a continuation needs, by its name in a checkpoint."""
         sums = {"stats": self.stats, "skip_sums": self.skips}
         rates = {f"{name}_rate": rate for name, rate in self.optimizer.rates.items()}
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))

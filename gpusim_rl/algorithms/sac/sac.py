@@ -274,7 +274,6 @@ class SAC:
         return values
 
     def tensors(self) -> dict[str, Live]:
-        """Every live tensor that a continuation needs, by its name in a checkpoint."""
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
         rates = self.critics.rates | self.actor.rates
         entries = {f"{name}_rate": x for name, x in rates.items()}

@@ -108,7 +108,6 @@ class AMP(RewardModel):
         return self.values.clone()
 
     def tensors(self) -> dict[str, Live]:
-        """Every live tensor that a continuation needs, by its name in a checkpoint."""
         entries = self.optimizer.tensors() | {"values": self.values}
         return shared("amp/", self.network.state_dict(keep_vars=True) | entries)
 
