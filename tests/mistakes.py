@@ -99,8 +99,7 @@ def unparse(node: ast.expr, **fields: object) -> str:
 
 
 def inert_nodes(tree: ast.AST) -> set[int]:
-    """The ids of the nodes of type annotations, which do nothing when they run, and of f-strings,
-    whose places Python 3.11 does not know."""
+    """The ids of nodes that do nothing (annotations) or have no place (f-strings, Python 3.11)."""
     roots: list[ast.AST | None] = [x for x in ast.walk(tree) if isinstance(x, ast.JoinedStr)]
     for node in ast.walk(tree):
         roots += [getattr(node, field, None) for field in ("annotation", "returns")]

@@ -1,5 +1,4 @@
-"""The loops of CONTRIBUTING.md: which tests are fast, which a change reaches, what `same` calls
-equal, and which mistakes are planted."""
+"""The loops of CONTRIBUTING.md: fast tests, tests of a change, `same`, planted mistakes."""
 
 import ast
 import json
@@ -113,8 +112,7 @@ def test_what_all_tests_share_reaches_all(file):
 
 @pytest.mark.parametrize("test", ["commands/test_cli", "deploy/test_export", "serve/test_server"])
 def test_what_a_test_starts_is_reached(test):
-    """train.py and all that it imports is reached by who starts it, or asks for a fixture that
-    does."""
+    """By who starts it, or asks for a fixture that does."""
     assert f"tests/{test}.py" in changed.distances({Path("gpusim_rl/training/loop.py")})
 
 
@@ -136,8 +134,7 @@ def test_distances_are_the_same_in_every_process():
 
 
 def test_which_files_have_changed(tmp_path):
-    """Both names of a file that was moved, what is new, and what was removed; no file that git
-    ignores. A commit that is none is one line."""
+    """Both names of a moved file, new and removed ones; no commit is one line."""
 
     def git(*words: str) -> None:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")

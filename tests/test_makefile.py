@@ -1,5 +1,4 @@
-"""`make` in a copy of a checkout: what it installs and runs. A script stands in for Python, so that
-nothing is downloaded."""
+"""What `make` installs and runs in a copy of a checkout; a script stands in for Python."""
 
 import os
 import shutil

@@ -20,8 +20,7 @@ CHEAP = {"update_epochs": 1, "num_minibatches": 1}  # an update that takes no ti
 
 
 def slow_env() -> Env:
-    """The cartpole with so short a timestep that a control step has 400; its engine has one
-    thread."""
+    """The cartpole with 400 timesteps in a control step; its engine has one thread."""
     task = make_task("cartpole")
     model = copy.copy(task.mjm)
     model.opt.timestep = task.dt / 400

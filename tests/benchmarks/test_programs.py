@@ -15,8 +15,7 @@ SMALL = ("device=cpu", "warmup=1", "repeats=1", "num_envs=8", "num_steps=4", "fu
 
 @pytest.mark.slow
 def test_tasks_has_a_row_for_each_pair(tmp_path):
-    """Each task and sim is measured with the same keys, and the table has a row for each. A pair
-    that fails is named, and the others go on."""
+    """Of task and sim; a pair that fails is named, and the others go on."""
     words = (
         "tasks=[cartpole,flying]",
         "sims=[native,warp]",
@@ -95,8 +94,7 @@ def test_each_program_starts(monkeypatch, capsys):
 
 
 def test_the_plain_update_is_the_same_update():
-    """The fused update and the reference do the same: after three epochs weights agree to 0.5 % of
-    their step."""
+    """After three epochs its weights are the fused ones' to 0.5 % of their step."""
     steps = []
     for plain in (True, False):
         ppo = make_ppo(make_env(num_envs=32, episode=0.3), update_epochs=3, ent_coef=0.01)
@@ -127,8 +125,7 @@ def test_both_updates_are_timed(tmp_path, capsys):
 
 
 def test_rates_of_another_trainer():
-    """Both ways in which rsl_rl prints its speed are read, colors and commas aside, and nothing
-    else is."""
+    """Both ways in which rsl_rl prints its speed are read, and nothing else."""
     old = "\x1b[1m Learning iteration 3/40 \x1b[0m\n"
     old += "     Computation: 98304 steps/s (collection: 0.9s, learning 0.1s)\n"
     new = "      Steps per second: 101,250 \n      Total steps: 98304 \n"

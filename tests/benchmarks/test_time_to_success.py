@@ -33,8 +33,7 @@ def result(*rows: dict, speed: float = 1000.0) -> dict:
 
 @pytest.mark.slow
 def test_two_settings(tmp_path):
-    """Each setting is trained; every second actor and the last are judged, with their time, samples
-    and scores; the picture is one."""
+    """Each is trained; every second actor and the last are judged; the picture is one."""
     out, picture = tmp_path / "time.json", tmp_path / "time.svg"
     settings = 'settings=["algo.gamma=0.9", "algo.gamma=0.99 num_envs=16"]'
     words = (*SMALL, settings, "seeds=[3]", f"out={out}", f"picture={picture}")
@@ -142,8 +141,7 @@ def test_drives_count(monkeypatch):
 
 
 def test_judging_may_end_early():
-    """With judge=first, actors after the first that counts are not judged, but the last is. With
-    judge=bisect, few are."""
+    """judge=first judges none after the first that counts but the last, bisect few."""
     actors = [Actor(i, i, float(i), float(i), {}) for i in range(1, 6)]
 
     def score(actor):

@@ -171,8 +171,7 @@ def test_a_file_that_changes_is_measured_again(tmp_path):
 
 
 def test_a_wrong_robot_is_one_line(tmp_path, elsewhere, capsys):
-    """It is refused before anything is built, and by a multirun too. `--cfg job` needs no
-    file, and shows the numbers of the one that is there."""
+    """Also of a multirun; `--cfg job` needs no file, and shows the scaled numbers."""
     file = tmp_path / "robot.xml"
     file.write_text("<mujoco/>")
     for words in ([], ["-m", "seed=1,2"]):

@@ -348,8 +348,7 @@ def test_code_without_numbers(here):
 
 
 def test_a_run_needs_task_code(here, monkeypatch):
-    """A run imports code of the working directory only with task_code=here on the command line.
-    The line that refuses it ends with the whole command to copy, in a program of ours."""
+    """task_code=here alone imports its code; the refusal ends with the command to copy."""
     cfg = compose.compose_plain("config", ["task=mine"]) | {"task_code": "here"}
     run = Run.create(here / "run", cfg)
     says = r"task 'mine' has code of its own, tasks/family/mine\.py, .* only if you allow it: "

@@ -72,8 +72,7 @@ def test_the_training_teaches_what_the_gate_judges():
 
 
 def test_what_make_would_do(work):
-    """From nothing it trains, judges, registers and releases, in this order; a file that is older
-    than what it comes from is made again, and nothing else."""
+    """It trains, judges, registers, releases; only what is older than its source again."""
     said = make(work, "-n").stdout
     places = [
         said.index(f"{x} ") for x in ("gpusim_rl train", "mode=gate", "registry add", "promote")
@@ -150,8 +149,7 @@ def wait_for(address: str, digest: str) -> None:
 
 @pytest.mark.matrix
 def test_the_circle(work):
-    """One `make` releases a policy, a second does nothing, and a gate that fails stops it. A
-    running server follows the next release, and the roll-back."""
+    """`make` releases, then does nothing; a failed gate stops it; a server follows."""
     for name, text in {"train.txt": SMALL, "gate.txt": LAX, "ab.txt": "ab.margin=0.5\n"}.items():
         (work / name).write_text(text.replace("\n", " "))
     done = make(work)

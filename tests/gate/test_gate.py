@@ -69,8 +69,7 @@ def planned(robot: Robot, name: str, count: int = 4, seconds: int = 8) -> Plan:
 
 
 def test_what_is_read_from_the_file(robot):
-    """Base, height, command and limits of the quadruped, from its file; nothing is lacking. Worlds
-    of MJX share one ground, so that its slopes are left out."""
+    """Base, height, command and limits; MJX has one ground, so it lacks slopes."""
     assert robot.model.body(robot.base).name == "trunk" and robot.follows == "velocity"
     assert robot.height == pytest.approx(0.29) and robot.up == pytest.approx([0, 0, 1])
     assert robot.torque[:3] == pytest.approx([23.7, 23.7, 45.4]) and lacks(robot) == {}
@@ -420,8 +419,7 @@ def test_the_gate_writes_a_verdict(file, tmp_path, capsys):
 
 
 def test_the_verdict_in_another_file(file, tmp_path, capsys):
-    """judged= gets the policy with its verdict, and the file stays as it was, bit by bit. Variants
-    lie beside the other file. The input may be one that cannot be written."""
+    """judged= gets it, and the file stays bit by bit; variants lie beside judged=."""
     before, other = file.read_bytes(), tmp_path / "judged" / "walk.onnx"
     other.parent.mkdir()
     run_gate(file, f"judged={other}", "variants=[fp16]")
@@ -549,8 +547,7 @@ def test_a_variant_that_succeeds_less_is_refused(file, monkeypatch):
 
 
 def test_one_percentage_over_both_parts(monkeypatch):
-    """The first line says what the gate takes; the percentage goes on from the scenarios, over the
-    endurance, to the end."""
+    """The first line says what the gate takes; then it goes on to the end."""
     monkeypatch.setattr(waiting, "EVERY", -1.0)
     lines: list[str] = []
     settings = compose_plain("play", [*TINY, "gate.endurance.minutes=0.1"])["gate"]
@@ -563,8 +560,7 @@ def test_one_percentage_over_both_parts(monkeypatch):
 
 
 def test_a_quick_gate(robot):
-    """It has few robots and a minute of endurance unless these are given. The values are judged,
-    and the verdict says so; without it the hash of the settings is as before."""
+    """Few robots and a minute, unless given; the verdict says so, the usual hash stays."""
     quick = compose_plain("play", ["gate.quick=true"])["gate"]
     changed = {"quick": True, "robots": 16, "endurance.minutes": 1.0}
     assert gate.changed(quick, "walker") == changed

@@ -43,8 +43,7 @@ ARM_POLICY: Any = SimpleNamespace(mjcf=ARM, dt=0.02, outputs={"safe_pose": [0.3,
 
 
 def fit_of(truth: dict[str, Any]) -> hang.Fit:
-    """What an arm of two joints, whose actuators are in another order, tells in 7 s: by one fit,
-    for time."""
+    """What an arm with two joints and swapped actuators tells in 7 s: one fit, for time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hang, "DELAYS", (0.02,))
         return hang.identify(simulated.hanging_motion(ARM_POLICY, truth, 7.0, seed=1))
@@ -435,8 +434,7 @@ def test_ranges_have_a_least_width():
 
 
 def test_a_delay_counts_once(tmp_path, monkeypatch):
-    """A log tells the age of readings and the delay as one number, so a training from its ranges
-    has no second one from its recipe; the command line may add one."""
+    """A log tells age and delay as one number; the recipe adds none, the command line may."""
     monkeypatch.chdir(tmp_path)
     Path("conf/ranges").mkdir(parents=True)
     text = as_yaml("late", {"delay": Estimate(0.04, 0.001), "kp": Estimate(1.0, 0.1)}, [], 1.0)

@@ -55,8 +55,7 @@ def test_lines_are_seconds_apart(capsys):
 
 
 def test_table_in_a_terminal():
-    """In a pseudo-terminal the board is a live table with every number and leaves the cursor as it
-    found it."""
+    """In a terminal the board is a table with every number; the cursor is left as it was."""
     ours, theirs = pty.openpty()
     env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
     with subprocess.Popen(
@@ -114,8 +113,7 @@ def test_no_line_is_longer_than_the_terminal(width, height, more):
 
 
 def test_five_measures_are_shown():
-    """First what tells how well a command is followed, then what has a bound; of the others a line
-    tells how many there are, and where."""
+    """First how well a command is followed, then what has a bound; the others are counted."""
     measures = ("settled", "wobble", "power", "effort", "velocity_error", "x", "y")
     board = Dashboard("title", 4, bounds=("effort", "wobble"), quiet=True)
     lines = drawn(board, ROW | {f"measure/{name}": 0.5 for name in measures}, 100)
@@ -183,8 +181,7 @@ def test_a_terminal_of_another_size_is_drawn_anew():
 
 
 def test_success_stays_on_the_board(capsys):
-    """The success of the last evaluation is shown until the next, and time left counts this
-    process's iterations alone."""
+    """The last success is shown until the next; time left counts this process alone."""
     with Dashboard("t", 14, done=10) as table:
         table.show(ROW | {"iteration": 11, "success": 0.5}, 10.0)
         table.show(ROW | {"iteration": 12}, 20.0)

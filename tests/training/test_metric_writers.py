@@ -51,8 +51,7 @@ def policy(tmp_path) -> Path:
 
 
 def test_logged_in(tmp_path, monkeypatch):
-    """A key in the environment, or an entry of a host of W&B in netrc, is a login; a default entry
-    or another host is none."""
+    """A key, or a host of W&B in netrc, is a login; a default entry or another host is none."""
     for name in ("WANDB_API_KEY", "WANDB_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "netrc"
@@ -108,8 +107,7 @@ def read_events(folder: Path) -> Any:
 
 
 def test_tensorboard(policy, tmp_path):
-    """log=tensorboard keeps each number at its iteration, the film as moving pictures, and the
-    policy's bytes."""
+    """It keeps numbers at their iterations, the film as moving pictures, the policy's bytes."""
     to = sink("tensorboard", tmp_path, CONFIG, metrics=METRICS)
     assert to.where == f"TensorBoard: tensorboard --logdir {tmp_path}/tensorboard"
     to.write(ROW)
@@ -175,8 +173,7 @@ def test_a_full_disk_ends_the_log_of_tensorboard_alone(tmp_path, capfd):
 
 
 def test_wandb_without_its_service_is_off(tmp_path):
-    """If the process that W&B starts is killed, the training goes on with one line, and ends well.
-    Another run of the same multirun has a W&B again."""
+    """A killed service is one line; another run of the multirun has a W&B again."""
     code = f"""
 import os, signal
 from pathlib import Path
@@ -249,8 +246,7 @@ def test_nothing_and_unknown(tmp_path):
 
 
 def test_offline_where_wandb_does_not_answer(policy, tmp_path, monkeypatch, capsys):
-    """With a login but no network a run is kept offline after a while, with one line that says how
-    to send it later. Its file holds name, group, tags, metrics, film and policy."""
+    """A line says how to send the run later; its file holds all that was logged."""
     monkeypatch.setattr(metric_writers, "PATIENCE", 1.0)
     monkeypatch.setattr(waiting, "EVERY", 0.1)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
@@ -296,8 +292,7 @@ def test_auto_says_that_it_uploads(tmp_path, monkeypatch, wandb):
 
 
 def test_a_wrong_key_is_named(tmp_path, monkeypatch, capsys, wandb):
-    """The answer of W&B is in the line, and the run is kept offline. To finish it may take a
-    while, which is said, too."""
+    """W&B's answer is in the line, the run is kept offline, and a slow end is said."""
 
     def init(mode: str = "", **_: object) -> SimpleNamespace:
         if mode == "offline":
@@ -403,8 +398,7 @@ def mlflow_server(monkeypatch):
 
 
 def test_mlflow(policy, tmp_path, monkeypatch, mlflow_server, capfd):
-    """log=mlflow sends keys a hundred at a time, rows in few messages, files, and a model version
-    if a registry is named. It prints nothing."""
+    """Keys by the hundred, rows in few messages, files, a model version; nothing is printed."""
     monkeypatch.setenv("MLFLOW_REGISTRY_URI", mlflow_server.uri)
     log = LOG | {"run": "walk", "group": "sweep", "tags": ["a"]}
     config = CONFIG | {"log": log, "many": {f"key{i}": i for i in range(150)}}
