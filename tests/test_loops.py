@@ -1,4 +1,4 @@
-"""The loops of CONTRIBUTING.md: fast tests, tests of a change, `same`, planted mistakes."""
+"""The loops of CONTRIBUTING.md: which tests are fast, which a change reaches, and `same`."""
 
 import ast
 import json
@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests import changed, fast, mistakes, same
+from tests import changed, fast, same
 from tests.command_lines import run_python
-from tests.packages import ROOT, source_files
+from tests.packages import ROOT
 
 TESTS = [*(ROOT / "tests").rglob("test_*.py")]
 
@@ -198,41 +198,3 @@ def test_a_commit_that_is_none():
     """It is one line."""
     with pytest.raises(SystemExit, match=r"^error: WITH=none: .* has no commit 'none'$"):
         same.compare("none", [])
-
-
-# -- mistakes --------------------------------------------------------------------------------------
-
-
-def test_mistakes_are_drawn_from_a_seed():
-    """A seed draws the same mistakes, in lines that ran, of each kind; each file still compiles."""
-    lines = {file: {*range(1, 5000)} for file in source_files(ROOT)[:60]}
-    drawn = [mistakes.draw(seed, 40, lines) for seed in (1, 1, 2)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert {mistake.kind for mistake in drawn[0]} == {*mistakes.KINDS}
-    for mistake in drawn[0]:
-        source = (ROOT / mistake.file).read_bytes()
-        assert mistake.plant(source) != source
-        compile(mistake.plant(source), "planted", "exec")
-    few = {Path("gpusim_rl/core/maths.py"): {*range(1, 60)}}
-    assert {x.file for x in mistakes.draw(1, 20, few)} == {*few}
-    assert max(x.line for x in mistakes.draw(1, 20, few)) < 60
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("a + b", {"a - b", "a"}),
-        ("a * b", {"a"}),
-        ("a and b and c", {"a and b"}),
-        ("-a", {"a"}),
-        ("a <= b", {"a >= b"}),
-        ("a is None", {"a is not None"}),
-        ("a[0]", {"a[1]"}),
-        ("a[-1]", {"a[1]"}),
-        ("a(b)", set()),
-    ],
-)
-def test_what_a_mistake_is(right, wrong):
-    """A sign, a comparison, an index or a dropped term."""
-    node = ast.parse(right, mode="eval").body
-    assert {text for _, text in mistakes.mutations(node)} == wrong

@@ -106,12 +106,3 @@ def test_two_checkouts_with_one_environment(checkout, tmp_path):
     assert len(other.make("train", venv)[0]) == 1
     calls, said = checkout.make("train", venv)
     assert calls[0] == "install -e ." and f"had the checkout {other.path};" in said
-
-
-def test_what_git_ignores():
-    """Films that the pages' commands write at the top are ignored, those of the docs are not."""
-    line = ["git", "check-ignore", "demo.mp4", "walk.mp4", "docs/walk.mp4"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode == 128:
-        pytest.skip("this is no checkout of git")
-    assert done.stdout.split() == ["demo.mp4", "walk.mp4"]

@@ -3,11 +3,22 @@
 import json
 import runpy
 import sys
+from pathlib import Path
 
 import pytest
 
-from benchmarks import cluster_model, levels, mjlab, profile, reference_ppo, tasks, time_to_success
+from benchmarks import (
+    cluster_model,
+    levels,
+    mistakes,
+    mjlab,
+    profile,
+    reference_ppo,
+    tasks,
+    time_to_success,
+)
 from tests.command_lines import command
+from tests.packages import source_files
 from tests.worlds import ROOT, TASKS, make_env, make_ppo
 
 SMALL = ("device=cpu", "warmup=1", "repeats=1", "num_envs=8", "num_steps=4", "fuse=off")
@@ -139,3 +150,18 @@ def test_a_comparison_that_fails_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(ValueError, match="its training ended with 1: no such robot"):
         mjlab.mjlab(4)
+
+
+def test_mistakes_are_drawn_from_a_seed():
+    """A seed draws the same mistakes, in lines that ran, of each kind; each file still compiles."""
+    lines = {file: {*range(1, 5000)} for file in source_files(ROOT)[:60]}
+    drawn = [mistakes.draw(seed, 40, lines) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert {mistake.kind for mistake in drawn[0]} == {*mistakes.KINDS}
+    for mistake in drawn[0]:
+        source = (ROOT / mistake.file).read_bytes()
+        assert mistake.plant(source) != source
+        compile(mistake.plant(source), "planted", "exec")
+    few = {Path("gpusim_rl/core/maths.py"): {*range(1, 60)}}
+    assert {x.file for x in mistakes.draw(1, 20, few)} == {*few}
+    assert max(x.line for x in mistakes.draw(1, 20, few)) < 60

@@ -15,7 +15,7 @@ import torch
 
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.deploy.controller import Controller
-from gpusim_rl.deploy.describe import describe, describe_sensor, describe_targets
+from gpusim_rl.deploy.describe import describe_sensor, describe_targets
 from gpusim_rl.deploy.export import LEAST_SAMPLES, TOLERANCE, export, export_network
 from gpusim_rl.deploy.record import percentiles
 from gpusim_rl.deploy.to_onnx import KEY, to_onnx
@@ -277,16 +277,6 @@ def test_units_of_other_robots():
     assert push["units"] == ["N"] and turn["units"] == ["N m"]
     about = dict(frame="world", meaning="orientation of body b")
     assert quaternion == dict(sensor="framequat", units=["1"] * 4, **about)
-
-
-def test_a_third_is_exact():
-    """A setting of 1/3 is read back as the same float64."""
-    task = make_task("quadruped", fastest=(1 / 3, 0.1 + 0.2, 1e-9 / 7))
-    controller = Controller(task, torch.nn.Identity())
-    ranges = {name: ([0.0], [0.0], [0.0], [0.0]) for name in controller.readings}
-    text = json.dumps(describe(controller, name="quadruped", ranges=ranges, lineage={}))
-    (command,) = [x for x in json.loads(text)["inputs"] if x["kind"] == "command"]
-    assert command["trained"]["high"] == [1 / 3, 0.1 + 0.2, 1e-9 / 7]
 
 
 def test_mjcf_is_whole(exported):

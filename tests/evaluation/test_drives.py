@@ -146,11 +146,6 @@ def test_nothing_is_drawn_in_a_drive():
     assert before["friction"]["kind"] == "uniform"
 
 
-def test_other_tasks_are_not_driven():
-    """A cart has no such commands."""
-    assert make_task("cartpole").drives is None
-
-
 def test_a_robot_of_rough_ground_is_driven_on_level_ground(monkeypatch):
     """All worlds have the plane alone, of the mean friction, whatever kinds the task has."""
     rough, made, make = make_task("quadruped_rough"), [], drives.evaluation_env

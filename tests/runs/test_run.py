@@ -52,12 +52,6 @@ def test_create_leaves_what_is_there(run, tmp_path):
             Run.create(path, CONFIG)
 
 
-def test_open(tmp_path):
-    """Opening what is no run is a FileNotFoundError."""
-    with pytest.raises(FileNotFoundError, match="not a run directory"):
-        Run.open(tmp_path)
-
-
 def test_write_whole(tmp_path):
     """A file is replaced whole, under the eyes of readers; no part remains, also on failure."""
     path = tmp_path / "file"
