@@ -63,7 +63,8 @@ def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
 @pytest.mark.parametrize("task", TASKS)
 def test_gymnasiums_checker_passes(task):
     """But for what is so: observations without bounds, actions beyond ± 1."""
-    world = gymnasium.make(f"gpusim_rl/{task}-v0", **KEYS)
+    few = {"terrain.variants": 1} if task == "quadruped_rough" else {}
+    world = gymnasium.make(f"gpusim_rl/{task}-v0", **KEYS, **few)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         check_env(world.unwrapped)
