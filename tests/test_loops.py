@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests import changed, fast, same
+from benchmarks import same
+from tests import changed, fast
 from tests.command_lines import run_python
 from tests.packages import ROOT
 

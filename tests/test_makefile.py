@@ -70,7 +70,9 @@ def test_parts_are_installed_when_they_are_needed(checkout):
         "tests.fast --fast"
     ]
     assert checkout.make("test-all")[0][0].endswith(" -m not gpu and not simulated and not matrix")
-    assert checkout.make("same", "WITH=main", "ARGS=sac")[0] == ["python -m tests.same main sac"]
+    assert checkout.make("same", "WITH=main", "ARGS=sac")[0] == [
+        "python -m benchmarks.same main sac"
+    ]
     assert "--since=main" in checkout.make("test-changed", "SINCE=main")[0][0]
     assert checkout.make("test", "EXTRAS=mjx")[0][0] == "install -e .[dev,mjx]"
     assert checkout.make("train", "EXTRAS=mjx", "ARGS=task=drone")[0] == [
