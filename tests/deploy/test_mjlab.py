@@ -9,10 +9,7 @@ import onnx
 import pytest
 import torch
 
-from gpusim_rl.deploy.export import TOLERANCE, export_network, session
-from gpusim_rl.deploy.mjlab import MjlabActor, fits
-from tests.exported import fresh_env, make_actor, notes_of, record_observations
-from tests.mjlab_trace import (
+from benchmarks.gaitkeeper import (
     Recorder,
     difference,
     load_trace,
@@ -20,6 +17,9 @@ from tests.mjlab_trace import (
     read_contract,
     write_model,
 )
+from gpusim_rl.deploy.export import TOLERANCE, export_network, session
+from gpusim_rl.deploy.mjlab import MjlabActor, fits
+from tests.exported import fresh_env, make_actor, notes_of, record_observations
 from tests.worlds import make_task, numbers
 
 
