@@ -12,11 +12,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from gpusim_rl.commands import multirun, train
+from gpusim_rl.commands import multirun
 from gpusim_rl.config import command_line
 from gpusim_rl.core.files import new_directory
-from gpusim_rl.runs.run import Run
-from tests.command_lines import SMALL, environment
 from tests.reports import make_run
 
 FAKE = """
@@ -255,32 +253,3 @@ def test_without_submitit(monkeypatch, capsys):
         err = capsys.readouterr().err
         assert says in err and err.count("\n") == 1
     assert not [*Path.cwd().iterdir()]
-
-
-@pytest.mark.slow
-def test_a_training_is_killed(here, monkeypatch, capfd):
-    """SIGKILL ends one training; the other is whole, and the page of both is written."""
-    monkeypatch.undo()
-    monkeypatch.chdir(here)
-    for name, value in environment(here.parent / "home").items():
-        monkeypatch.setenv(name, value)
-
-    def kill() -> None:
-        while not (runs := [*here.glob("runs/multirun/*/iterations_99999/*/*.safetensors")]):
-            time.sleep(0.05)
-        os.kill(int((runs[0].parents[1] / ".lock").read_text()), signal.SIGKILL)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    words = ["-m", "iterations=2,99999", "jobs=2", "task=cartpole", "log=none"]
-    with pytest.raises(SystemExit) as end:
-        train.main([*words, *SMALL, "report=true"])
-    thread.join()
-    out, err = capfd.readouterr()
-    says = "error: 1 of 2 runs failed: iterations_99999 (ended by signal 9)\n"
-    assert end.value.code == 1 and err == says
-    (home,) = Path("runs/multirun").iterdir()
-    assert out.endswith(f"wrote {home}/report.html, which compares 2 runs\n")
-    whole, killed = Run(home / "iterations_2"), Run(home / "iterations_99999")
-    assert len(whole.rows()) == 2 and (whole.path / "eval.json").exists()
-    assert killed.config["iterations"] == 99999 and killed.checkpoints.saved()

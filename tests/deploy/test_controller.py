@@ -94,11 +94,9 @@ def test_targets_are_those_of_env(case, monkeypatch, tmp_path):
     check(export_task("quadruped", tmp_path / "p.onnx", steps=STEPS, **SHORT | CASES[case]))
 
 
-@pytest.mark.parametrize("made", ["controller", pytest.param("file", marks=pytest.mark.slow)])
-def test_memory_of_the_task(tmp_path, monkeypatch, made):
+def test_memory_of_the_task(tmp_path, monkeypatch):
     """Delay, filters, time and a reading in `control`, with late, lost and biased readings."""
-    if made == "controller":
-        use_torch(monkeypatch)
+    use_torch(monkeypatch)
     task = make_task(
         "quadruped", Late, **SHORT | CASES["all"] | {"history": {"filtered": 3}, "redraw": 0.1}
     )
