@@ -3,7 +3,9 @@
 import json
 import runpy
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,23 +27,23 @@ SMALL = ("device=cpu", "warmup=1", "repeats=1", "num_envs=8", "num_steps=4", "fu
 
 
 @pytest.mark.slow
-def test_tasks_has_a_row_for_each_pair(tmp_path):
+def test_tasks_has_a_row_for_each_pair(tmp_path, monkeypatch, capsys):
     """Of task and sim; a pair that fails is named, and the others go on."""
-    words = (
-        "tasks=[cartpole,flying]",
-        "sims=[native,warp]",
-        "out=all.json",
-        "seconds=1e-3",
-        *SMALL,
-    )
-    done = command("-m benchmarks.tasks", *words, cwd=tmp_path)
-    assert done.returncode == 1 and done.stderr.count("\n") == 2, done.stderr
-    assert "error: task=flying sim=warp" in done.stderr and "unknown task 'flying'" in done.stderr
-    results = json.loads((tmp_path / "all.json").read_text())
+    forked = partial(command, "-m benchmarks.levels", cwd=tmp_path)
+    processes = SimpleNamespace(run=lambda line, **_: forked(*line[3:]))
+    monkeypatch.setattr(tasks, "subprocess", processes)
+    out = tmp_path / "all.json"
+    words = ("tasks=[cartpole,flying]", "sims=[native,warp]", f"out={out}", "seconds=1e-3")
+    with pytest.raises(SystemExit) as end:
+        tasks.main([*words, *SMALL])
+    said, error = capsys.readouterr()
+    assert end.value.code == 1 and error.count("\n") == 2, error
+    assert "error: task=flying sim=warp" in error and "unknown task 'flying'" in error
+    results = json.loads(out.read_text())
     names = [(x["task"], x["sim"], x["num_envs"]) for x in results]
     assert names == [("cartpole", "native", 8), ("cartpole", "warp", 8)]
     assert all(x["steps_per_s"]["training"]["median"] > 0 for x in results)
-    rows = [line.split()[:3] for line in done.stdout.splitlines()]
+    rows = [line.split()[:3] for line in said.splitlines()]
     head = next(i for i, row in enumerate(rows) if row[:2] == ["task,", "sim"])
     assert rows[head + 1 : head + 3] == [["cartpole,", "native", "8"], ["cartpole,", "warp", "8"]]
     assert tasks.TASKS == TASKS

@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -142,7 +143,7 @@ def shortened(script: str, words: list[str]) -> list[str]:
     kept = ("num_envs", "task.episode") if resumes else ()  # a run keeps these
     if any(word.startswith(("mode=", "repro=")) and word != "mode=video" for word in words):
         kept += ("size",)  # it is of a video
-    quick = {"export": "none", "report": "false", "threads": 1, "fuse": "off"}  # `base` exports
+    quick = {"export": "none", "report": "false", "threads": 1, "fuse": "off"}  # `trained` exports
     if "sim=warp" not in words:
         quick["sim.threads"] = 1
     short = SHORT | (quick if config == "config" else {})
@@ -163,19 +164,19 @@ def run(script: str, words: list[str], cwd: Path) -> tuple[int, str]:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory) -> Path:
+def base(tmp_path_factory, trained) -> Path:
     """A directory with what the pages assume: the run of `make train`, and a user's files."""
-    return shared(tmp_path_factory, "base", make_base)
+    return shared(tmp_path_factory, "base", partial(make_base, trained / "policy.onnx"))
 
 
-def make_base(here: Path) -> None:
+def make_base(policy: Path, here: Path) -> None:
     """Write what `base` has into a directory."""
     script, words = program("make train")
     assert (script, words) == ("train.py", ["task=quadruped"])
-    status, said = run(script, [*shortened(script, words), "export=controller"], here)
+    status, said = run(script, shortened(script, words), here)
     assert status == 0, said
     (made,) = (here / "runs" / "quadruped").iterdir()
-    shutil.copy(made / "policy.onnx", here)
+    shutil.copy(policy, here)
     broken = ["algo.learning_rate=1e30", "algo.lr_max=1e30", "rollbacks=0", "log=none"]
     words = [*shortened("train.py", broken), "num_steps=8", "iterations=40", "run_dir=broken"]
     assert run("train.py", words, here)[0] == 1
