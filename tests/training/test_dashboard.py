@@ -195,16 +195,12 @@ def test_clock(seconds, says):
     assert clock(seconds) == says
 
 
-def test_scheduled_numbers_are_lines_of_the_table():
-    """Each has its whole name, in a narrow terminal, too."""
+def test_numbers_with_a_slash_are_lines_of_the_table():
+    """Scheduled ones have their whole names; numbered ones are a histogram, others in one line."""
     keys = ("task.fastest.0", "task.fastest.1", "task.randomise.friction.low")
     row = ROW | {f"schedule/{key}": 0.25 for key in keys}
     lines = [line.rstrip() for line in drawn(Dashboard("title", 10), row, 80)]
     assert all(any(line.endswith(f"{key} 0.25") for line in lines) for key in keys)
-
-
-def test_measures_with_a_slash_are_lines_of_the_table():
-    """Numbered ones are a histogram; the others stand in one line."""
     shares = {f"measure/level/{i}": share for i, share in enumerate((0.5, 0.25, 0.0))}
     kinds = {"measure/level/slope": 0.25, "measure/level/gaps": 0.0}
     text = "\n".join(drawn(Dashboard("title", 10), ROW | shares | kinds, 100))
