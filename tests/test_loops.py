@@ -158,15 +158,11 @@ def test_which_files_have_changed(tmp_path):
 
 
 def test_when_a_test_runs():
-    """Own name, fast, own room, others, slow; a fast one of the own name is one of its name."""
+    """Own name, fast, own room, others, slow; the groups are dealt to workers in turn."""
     own, near, far = (changed.Distance(*x, 1) for x in ((0, 0), (1, 0), (1, 1)))
     turns = [(own, True), (own, False), (near, True), (far, True), (near, False), (far, False)]
     assert [changed.turn(*x, slow=False) for x in turns] == [0, 0, 1, 1, 2, 3]
     assert changed.turn(own, fast=False, slow=True) == 4
-
-
-def test_each_worker_begins_with_the_nearest():
-    """The groups are dealt in turn, and each worker's piece has the same length."""
     groups = [[1], [2, 2], [3, 3, 3], [4] * 4]
     assert changed.dealt(groups, 1) == [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]  # pyright: ignore
     assert changed.dealt(groups, 2) == [1, 3, 3, 3, 4, 2, 2, 4, 4, 4]  # pyright: ignore
