@@ -96,7 +96,7 @@ def mutations(node: ast.expr) -> Iterator[tuple[str, str]]:
 def unparse(node: ast.expr, **fields: object) -> str:
     """The source of an expression with other fields."""
     old = {name: getattr(node, name) for name in node._fields}
-    return ast.unparse(type(node)(**old | fields))
+    return ast.unparse(type(node)(**old | fields))  # pyright: ignore[reportArgumentType]
 
 
 def inert_nodes(tree: ast.AST) -> set[int]:
