@@ -201,8 +201,7 @@ def on_their_own(folder: Path) -> dict[str, Any]:
 
 
 def send_nan(many: Any) -> list[Any]:
-    """Packets of the first actor with a number that is not finite, in a row and in the sums, and
-    with too few columns: what becomes of both."""
+    """What becomes of packets with numbers that are not finite, or with too few columns."""
     source, life = many.source, many.source.ledger.lives[0]
     while not source.packets:
         source.ask_idle(0)

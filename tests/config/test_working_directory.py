@@ -304,12 +304,14 @@ def test_a_name_from_python(here, capsys):
     assert "importing" not in capsys.readouterr().err
 
 
-def test_a_file_names_another_task(here):
-    """A task's file cannot have the code of another task imported than the one that is named."""
+def test_a_task_that_is_not_named(here):
+    """Neither a task's file nor the default has code of the working directory imported."""
     path = here / "conf" / "task" / "cartpole.yaml"
     path.write_text(path.read_text().replace("name: cartpole", "name: mine"))
-    with pytest.raises(ValueError, match=r"mine\.py is imported only if you name it"):
-        commands.configure("task=cartpole")
+    shutil.copy(here / "tasks/family/mine.py", here / "tasks/family/quadruped.py")
+    for words, name in ((["task=cartpole"], "mine"), ([], "quadruped")):
+        with pytest.raises(ValueError, match=rf"{name}\.py is imported only if you name it"):
+            commands.configure(*words)
 
 
 def test_a_named_task_is_imported(here, capsys):
@@ -321,13 +323,6 @@ def test_a_named_task_is_imported(here, capsys):
     assert said.out == "" and said.err == f"importing {here}/tasks/family/mine.py\n"
     assert load_task("cartpole", "here").__module__ == "tasks.family.cartpole"
     assert load_task("cartpole").__module__ == "gpusim_rl.tasks.classic.cartpole"
-
-
-def test_a_task_that_is_not_named(here):
-    """The task of a default is not imported from the working directory."""
-    shutil.copy(here / "tasks/family/mine.py", here / "tasks/family/quadruped.py")
-    with pytest.raises(ValueError, match=r"quadruped\.py is imported only if you name it"):
-        commands.configure()
 
 
 @pytest.mark.parametrize(
@@ -359,8 +354,7 @@ def test_code_without_numbers(here):
 
 
 def test_a_run_needs_task_code(here, monkeypatch):
-    """A run imports code of the working directory only with task_code=here on the command line.
-    The line that refuses it ends with the whole command to copy, in a program of ours."""
+    """task_code=here alone imports its code; the refusal ends with the command to copy."""
     cfg = compose.compose_plain("config", ["task=mine"]) | {"task_code": "here"}
     run = Run.create(here / "run", cfg)
     says = r"task 'mine' has code of its own, tasks/family/mine\.py, .* only if you allow it: "
