@@ -50,10 +50,14 @@ robot = Robot(runtime.Policy("policy.onnx"))
 @pytest.mark.slow
 @pytest.mark.parametrize("block", EXAMPLES, ids=lambda block: f"{block.page}:{block.text[:30]!r}")
 def test_an_example_runs(block: Block, tmp_path: Path, trained: Path):
-    """An example in Python ends well in a process of its own, in an empty directory."""
+    """An example in Python ends well in a process of its own, in an empty directory. That of the
+    README learns what it promises."""
     text = block.text
-    for long, short in SHORT.items():
-        text = text.replace(long, short)
+    if block.page == "README.md":
+        text += 'assert result.scores["success"] >= 0.95\n'
+    else:
+        for long, short in SHORT.items():
+            text = text.replace(long, short)
     if "policy.onnx" not in text:
         text = text.replace("episodes=4", 'episodes=4, export="none"')
     here = tmp_path / "here"
