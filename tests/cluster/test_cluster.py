@@ -91,15 +91,8 @@ def test_no_step_is_learned_from_twice(seen):
 
 @pytest.mark.slow
 def test_lives_of_an_actor(seen):
-<<<<<<< HEAD
-    """A packet that is not finite, or whose arrays do not fit, is refused and counted; nothing is
-    learned from it, and its actor begins its next life. So does one that is started again, and
-    each after a resume. What was collected before the policy of another run was taken is too old.
-    After SIGTERM an actor ends and no packet is lost. One with another reward is refused in one
-    line that names the difference."""
-=======
-    """A wrong packet, a restart and a resume begin a new one; SIGTERM loses no packet."""
->>>>>>> w-testsB
+    """A wrong packet, a restart and a resume begin a new one; SIGTERM loses no packet. What was
+    collected before another run's policy was taken is too old."""
     now = seen["on their own"]
     assert now["broken"] == [[False] * 4, 2, 2, 4]
     assert now["continued"]["lives"] == [[5, 1], [6, 6]]
