@@ -90,8 +90,8 @@ def check_model(model: "MjModel", policy: "Policy", path: Path) -> None:
 def check_views(policy: "Policy", path: Path) -> None:
     """ValueError if a policy sees further views: its task computes them, not its file."""
     for name in policy.views:
-        remedy = "use the modes evaluate, video and web of its run, with run="
-        raise ValueError(f"{path}: the view {name!r} is its task's, and not in its file: {remedy}")
+        remedy = "use run= with mode=evaluate, video or web"
+        raise ValueError(f"{path} sees the view {name!r}, which only its task computes: {remedy}")
 
 
 def open_onnx(path: Path, views: bool = False) -> tuple["Policy", "MjModel"]:
