@@ -123,7 +123,7 @@ def test_the_numbers_of_an_agent_are_its_own(here):
     few, many = (make_iteration(config(f"num_envs={n}")) for n in (4, 8))
     for iteration in (few, many):
         iteration.collect()
-    assert few.spec.num_envs == 12 and few.size == 32 and few.spec.worlds.tolist() == [*range(12)]
+    assert few.spec.num_rows == 12 and few.size == 32 and few.spec.worlds.tolist() == [*range(12)]
     assert torch.equal(few.source.record.rows, many.source.record.rows[:, :12])
     noise = few.source.record.action - few.source.record.mean
     assert len(noise[0].unique(dim=0)) == 12
