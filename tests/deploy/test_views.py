@@ -94,7 +94,7 @@ def test_a_server_takes_it(path, robots):
     targets, fault = pool.step(np.atleast_1d(rows))
     assert not fault.any()
     assert np.array_equal(targets.reshape(*one, 12), policy.act(values, FORWARD))
-    with pytest.raises(ValueError, match="picture.* has shape"):
+    with pytest.raises(ValueError, match=r"picture.* has shape"):
         pool.write(rows, values | {"picture": np.zeros(2), "command": FORWARD})
 
 

@@ -170,6 +170,8 @@ def test_a_wrong_shape_is_one_line(here):
         Env(task, make_sim_of(task, 2), seed=1, weights={}, noise={})
     with pytest.raises(ValueError, match=re.escape("expected a tensor of shape [12, 2]")):
         env.step(torch.zeros(4, 6))
+    with pytest.raises(ValueError, match="num_minibatches=5 does not divide num_envs × agents=12"):
+        make_iteration(config("algo.memory=gru", "algo.num_minibatches=5"))
 
 
 def test_gymnasium_has_an_environment_for_each_agent(here):
