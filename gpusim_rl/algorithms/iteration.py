@@ -79,7 +79,7 @@ class Iteration(Player):
         self.rewards, self.graph, self.begins = rewards, graph, begins
         self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
         # control steps of worlds in an iteration
-        self.size = spec.num_steps * spec.num_envs // env.agents
+        self.size = spec.num_steps * spec.num_rows // env.agents
         self.life = 0  # of `spec`, known to the host
         self.logged = 0  # iterations at the last report, known to the host as `iterations` is
         made = [x for model in (learner, *rewards) for x in model.metrics]

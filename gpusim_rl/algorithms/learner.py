@@ -41,7 +41,7 @@ class Spec:
     action_width: int  # nu
     # view → its terms in their order → how many of its columns each has
     term_widths: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    num_envs: int  # B, rows of this process: worlds, or agents where a world has several
+    num_rows: int  # B, rows of this process: worlds, or agents where a world has several
     num_steps: int  # T, control steps of each in an iteration
     horizon: int  # control steps of an episode
     dt: float  # the control period [s]

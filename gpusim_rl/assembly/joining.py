@@ -132,10 +132,10 @@ def make_record(columns: Columns, spec: Spec, size: RingSpec | None) -> tuple[Re
     rows, steps = size.rows if size else 0, spec.num_steps
     if size and rows < steps:
         raise ValueError(f"a ring of {rows} rows is too short for num_steps={steps}")
-    what = f"num_envs={spec.num_envs} × a record of {rows or steps} steps"
-    check_free(what, (rows + steps) * spec.num_envs * row_bytes(columns), spec.device)
-    record = Record.zeros(columns, steps, spec.num_envs, device=spec.device)
-    return record, Ring(columns, size, spec.num_envs, spec.device) if size else None
+    what = f"{spec.num_rows} rows × a record of {rows or steps} steps"
+    check_free(what, (rows + steps) * spec.num_rows * row_bytes(columns), spec.device)
+    record = Record.zeros(columns, steps, spec.num_rows, device=spec.device)
+    return record, Ring(columns, size, spec.num_rows, spec.device) if size else None
 
 
 def make_spec(env: Env, run: RunSpec) -> Spec:
@@ -148,7 +148,7 @@ def make_spec(env: Env, run: RunSpec) -> Spec:
         views=env.views,
         action_width=env.task.action_width,
         term_widths=env.observer.view_terms,
-        num_envs=len(worlds),
+        num_rows=len(worlds),
         num_steps=run.num_steps,
         horizon=env.task.horizon,
         dt=env.task.dt,

@@ -131,7 +131,7 @@ class ClusterIteration(Iteration):
         learned, source, group = self.learned(), self.source, self.group
         layout = state_layout(learned, group)
         if source.sync:
-            worlds, count = self.worlds(), group.size * self.spec.num_envs // self.env.agents
+            worlds, count = self.worlds(), group.size * self.spec.num_rows // self.env.agents
             expected = {
                 name: ((count * len(x), *x.shape[1:]) if rows else tuple(x.shape), x.dtype)
                 for name, (x, rows) in worlds.items()

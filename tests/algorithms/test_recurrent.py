@@ -166,7 +166,7 @@ def test_an_evaluation_remembers(memory):
 def test_what_does_not_divide():
     """Minibatches of whole worlds must divide the worlds, and not the steps."""
     remembering(8, num_steps=3, num_minibatches=4)
-    with pytest.raises(ValueError, match="num_minibatches=3 does not divide num_envs=8"):
+    with pytest.raises(ValueError, match="num_minibatches=3 does not divide num_envs × agents=8"):
         remembering(8, num_minibatches=3)
     assert make_settings().num_minibatches == 4
 

@@ -205,7 +205,7 @@ def test_a_loss_that_is_no_number_is_skipped():
 @pytest.mark.parametrize(
     "numbers, says",
     [
-        ({"batch_size": 12}, "algo.batch_size=12: expected a multiple of num_envs=8"),
+        ({"batch_size": 12}, "algo.batch_size=12: expected a multiple of num_envs × agents=8"),
         ({"policy_delay": 3}, "algo.policy_delay=3: expected a divisor of num_steps"),
         ({"replay": 6}, "algo.replay=6: expected more than num_steps=8"),
         ({"window": 24}, "algo.window=24: expected less than algo.replay"),

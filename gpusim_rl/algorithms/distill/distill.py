@@ -34,9 +34,11 @@ class Distill:
         self.spec, self.cfg = spec, settings
         if "teacher" not in spec.given:
             raise ValueError("a distillation imitates a run's policy: name it with teacher=RUN")
-        epochs, parts, worlds = settings.update_epochs, settings.num_minibatches, spec.num_envs
-        if worlds % parts:
-            raise ValueError(f"algo.num_minibatches={parts} does not divide num_envs={worlds}")
+        epochs, parts, rows = settings.update_epochs, settings.num_minibatches, spec.num_rows
+        if rows % parts:
+            raise ValueError(
+                f"algo.num_minibatches={parts} does not divide num_envs × agents={rows}"
+            )
         self.sums = torch.zeros(len(self.metrics), device=spec.device)
         self.loss, self.share, self.bad = self.sums
         self.share.copy_(self.teacher_share(spec.iteration))
@@ -49,7 +51,7 @@ class Distill:
         self.rates = {"learning_rate": self.optimizer.all_rates}
         self.rng, self.count = spec.rng(), epochs * parts
         self.next = torch.zeros(1, dtype=torch.int64, device=spec.device)
-        self.order = self.next.new_zeros(self.count, worlds // parts)
+        self.order = self.next.new_zeros(self.count, rows // parts)
         parts = self.begin, self.minibatch, self.finish
         self._begin, self._minibatch, self._finish = map(spec.capture, parts)
 
@@ -70,7 +72,7 @@ class Distill:
         for name in (*self.seen, "target"):
             mask = fault.view(*fault.shape, *[1] * len(self.columns[name].shape))
             record.column(name).masked_fill_(mask, 0)
-        options = self.cfg.update_epochs, self.cfg.num_minibatches, self.spec.num_envs
+        options = self.cfg.update_epochs, self.cfg.num_minibatches, self.spec.num_rows
         self.order.copy_(draw_worlds(self.rng, "distill/order", self.spec.iteration, *options))
         self.next.zero_()
         self.loss.zero_()

@@ -78,7 +78,7 @@ class RecurrentSAC(SAC):
     def __init__(self, spec, cfg):
         super().__init__(spec, cfg)
         if self.draws % cfg.train:
-            wanted = f"a divisor of batch_size / num_envs, which is {self.draws}"
+            wanted = f"a divisor of batch_size / (num_envs × agents), which is {self.draws}"
             raise ValueError(f"algo.train={cfg.train}: expected {wanted}")
 
     @staticmethod

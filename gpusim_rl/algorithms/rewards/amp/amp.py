@@ -74,7 +74,7 @@ class AMP(RewardModel):
 
     def update(self, record: Record) -> None:
         """Some steps of the discriminator on transitions drawn anew. In place."""
-        cfg, worlds = self.cfg, self.spec.num_envs
+        cfg, worlds = self.cfg, self.spec.num_rows
         per_world = -(-cfg.batch // (worlds * self.spec.group.size))
         entries, valid = self.normalized(self.transitions(record)), (~record.fault).float()
         for rng in (self.rng, self.own_rng):
