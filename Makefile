@@ -75,7 +75,7 @@ test-slow: $(call parts,dev)
 
 # are the numbers of short trainings those of another commit, bit for bit? make same WITH=HEAD~1
 same: $(call parts,dev)
-	$(BIN)/python -m tests.same '$(WITH)' $(ARGS)
+	$(BIN)/python -m benchmarks.same '$(WITH)' $(ARGS)
 
 # every task on MuJoCo C and on MuJoCo Warp: contract, five iterations, the same bits again
 matrix-test: $(call parts,dev)

@@ -1,5 +1,4 @@
-"""Small arms for the tests, with German names, so that nothing can be guessed from names,
-and inverse kinematics by MuJoCo's own Jacobian."""
+"""Small arms with German names, and inverse kinematics by MuJoCo's own Jacobian."""
 
 import mujoco
 import numpy as np

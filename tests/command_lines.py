@@ -1,5 +1,4 @@
-"""Real processes for the tests: train.py and play.py as a user runs them, in a directory and a home
-of their own."""
+"""Real processes: train.py and play.py as a user runs them, in a home of their own."""
 
 import os
 import re

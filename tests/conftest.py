@@ -1,5 +1,4 @@
-"""What all tests share: one torch thread, because small tensors gain nothing from more and the
-engine's threads fight them."""
+"""What all tests share. Small tensors gain nothing from more than one torch thread."""
 
 import os
 import subprocess
@@ -30,8 +29,7 @@ def compiled(tmp_path_factory) -> None:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory) -> Path:
-    """A quadruped run of two iterations, made by train.py; not to be changed. It needs no W&B, no
-    other engine and no Ray."""
+    """A quadruped run of two iterations by train.py, not to be changed."""
 
     def make(cwd: Path) -> None:
         words = ("task=quadruped", *TINY, EXPORTED, "iterations=2", "run_dir=run")

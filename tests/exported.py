@@ -1,5 +1,4 @@
-"""Exported policies for the tests: an actor that is not at rest, what its Env did with it, and the
-file."""
+"""Exported policies for the tests: a moving actor, what its Env did with it, and the file."""
 
 from collections.abc import Callable
 from functools import partial
@@ -46,8 +45,7 @@ class Exported(NamedTuple):
 
 
 def make_actor(env: Env, push: float = 20.0) -> Actor:
-    """An untrained actor whose last layer is `push` times larger than at the start of training, so
-    that its actions matter."""
+    """An untrained actor whose last layer is `push` times larger, so that actions matter."""
     actor = make_policy(*widths(env), hidden=(128, 128), seed=3).actor
     last: Any = actor.net[-1]
     with torch.no_grad():
@@ -58,8 +56,7 @@ def make_actor(env: Env, push: float = 20.0) -> Actor:
 
 @torch.no_grad()
 def record_observations(env: Env, actor: Actor, steps: int) -> Tensor:
-    """(steps · B, no) observations along a rollout; the actor's normalizer takes them in on the
-    way."""
+    """(steps · B, no) observations of a rollout, which the normalizer takes in."""
     seen = []
     for _ in range(steps):
         seen.append(env.observation["actor"].clone())
@@ -124,8 +121,7 @@ def notes_of(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def use_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an export compare the controller itself with Env, and not its file: making that takes
-    ten times as long."""
+    """Let an export compare the controller and not its file, which takes ten times as long."""
 
     @torch.no_grad()
     def run(controller: Controller, _: Any, feed: dict[str, np.ndarray]) -> list[np.ndarray]:

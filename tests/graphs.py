@@ -1,5 +1,4 @@
-"""What a captured iteration must do: tests/core/test_graphs.py runs it on Warp's CPU graphs,
-tests/test_gpu.py on CUDA."""
+"""What a captured iteration must do, on Warp's CPU graphs and on CUDA (tests/test_gpu.py)."""
 
 import time
 import warnings
@@ -21,11 +20,12 @@ CALLS = WARM_UP + 3  # so many iterations run every captured function eagerly, c
 
 
 def build(device: str, task: str = "quadruped", num_envs: int = 8, *words: str) -> PPO:
-    """A PPO on MuJoCo Warp as train.py builds it, with short episodes, so that worlds restart in
-    every rollout."""
+    """An iteration on MuJoCo Warp with short episodes: worlds restart in every rollout."""
     about = [f"task={task}", "sim=warp", f"device={device}", f"num_envs={num_envs}", "num_steps=4"]
-    about += ["algo.num_minibatches=2", "algo.update_epochs=2", "algo.hidden=[32,32]"]
-    return make_iteration(make_config(*about, "task.episode=0.2", *words))
+    about += ["algo.hidden=[32,32]", "task.episode=0.2"]
+    if "algo=sac" not in words:  # it has neither
+        about += ["algo.num_minibatches=2", "algo.update_epochs=2"]
+    return make_iteration(make_config(*about, *words))
 
 
 def captured(ppo: PPO) -> list[Graph]:
@@ -36,7 +36,7 @@ def captured(ppo: PPO) -> list[Graph]:
 
 def uncaptured(ppo: PPO) -> dict[str, str]:
     """Why functions are not captured, where they could be."""
-    reasons = {fn.name: fn.reason for fn in captured(ppo)}
+    reasons = {fn.fn.__qualname__: fn.reason for fn in captured(ppo)}
     return {name: x for name, x in reasons.items() if x not in ("", "switched off")}
 
 
@@ -74,8 +74,7 @@ def captured_is_eager(device: str, task: str, *words: str) -> PPO:
 
 @contextmanager
 def never_reads(device: torch.device) -> Iterator[None]:
-    """Any host read inside raises: by the guard on the CPU, by torch's debug mode and a sleeping
-    device on CUDA."""
+    """Any host read inside raises: by the guard, or on CUDA by torch and a sleeping device."""
     if device.type == "cpu":
         with guard():
             yield
@@ -118,8 +117,7 @@ def clock_rate() -> float:
 
 
 def an_iteration_reads_nothing(ppo: PPO) -> None:
-    """Once everything is captured, iterations read nothing on the host and do not wait; nor, on
-    CUDA, does a report."""
+    """Once captured, iterations do not wait for the device; on CUDA no report does."""
     assert replays(ppo)
     ppo.report()()  # its first copy allocates pinned memory
     with never_reads(ppo.env.device):
@@ -157,8 +155,7 @@ def a_graph_is_replayed(device: str) -> None:
 
 
 def another_shape_is_captured_anew(device: str) -> None:
-    """Arguments at another address, or of another shape, are not those of the graph: the function
-    is captured again."""
+    """Arguments at another address or of another shape are captured again."""
     a, b = (torch.zeros(n, device=device) for n in (4, 6))
 
     def add(x: torch.Tensor, n: int) -> None:
@@ -192,8 +189,7 @@ def a_fetch_is_of_its_moment(device: str) -> None:
 
 
 def trains_their_robot(device: str, *robot: str) -> PPO:
-    """A robot with all of its collisions, and control period and network sizes as mjlab trains its
-    Go1: captured, finite."""
+    """With all collisions and the period and networks of mjlab's Go1: captured, finite."""
     network = ("algo.hidden=[512,256,128]", "algo.activation=elu", "algo.symmetry=none")
     network += ("task.training=exact",)
     ppo = build(device, "quadruped", 8, *robot, "robot.collide=all", "task.dt=0.02", *network)

@@ -1,5 +1,4 @@
-"""Algorithms of a user's own, as the files of a working directory: see
-tests/algorithms/test_own_algorithms.py."""
+"""Algorithms of a user's own, as files of a working directory."""
 
 from pathlib import Path
 

@@ -1,5 +1,4 @@
-"""Small quadrupeds for the tests. Their names are German and their legs in another order than ours,
-so that nothing can be guessed from names."""
+"""Small quadrupeds with German names in another order, so that nothing can be guessed."""
 
 from pathlib import Path
 
@@ -39,8 +38,7 @@ JOINT = """
 def mjcf(
     *, inside: str = "", more: str = "", assets: str = "", free: str = "", beside: str = ""
 ) -> str:
-    """A 9 kg quadruped without a free joint, keyframe, sensor or ground; its motors are geared 10:1
-    and listed from the end."""
+    """A 9 kg quadruped without free joint, keyframe, sensor or ground; motors geared 10:1."""
     legs = ""
     for leg, (x, y) in PLACE.items():
         low, high = sorted((-2.6 * KNEE[leg], -0.5 * KNEE[leg]))

@@ -1,5 +1,4 @@
-"""docs/design.md has every room, and what it and CONTRIBUTING.md name is there; each decision is
-named by the code or the pages."""
+"""What docs/design.md and CONTRIBUTING.md name is there; each decision is named."""
 
 import ast
 import re

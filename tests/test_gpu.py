@@ -46,8 +46,7 @@ def test_noise_is_that_of_the_cpu():
 
 
 def test_a_control_step_is_that_of_mujoco_c():
-    """With converged solvers one control step of 100 quadrupeds agrees with MuJoCo C: |Δqpos| ≤
-    1e-5, |Δqvel| ≤ 1e-3."""
+    """Of 100 quadrupeds, converged: |Δqpos| ≤ 1e-5, |Δqvel| ≤ 1e-3."""
     mjm: mujoco.MjModel = converged(make_task("quadruped").mjm)
     native, warp = make_sim("native", mjm, 100), make_sim("warp", mjm, 100, device="cuda")
     generator = torch.Generator().manual_seed(0)
@@ -70,8 +69,7 @@ def test_a_control_step_is_that_of_mujoco_c():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_an_iteration_reads_nothing(task):
-    """While the device sleeps for three seconds an iteration is enqueued in 50 ms, and torch raises
-    at any call that waits."""
+    """It is enqueued in 50 ms while the device sleeps; torch raises where it waits."""
     ppo = graphs.build("cuda", task)
     for _ in range(graphs.CALLS):
         ppo.iteration()
@@ -90,8 +88,7 @@ def test_a_hundred_iterations_read_nothing():
 
 
 def test_the_profiler_sees_graphs_alone():
-    """An iteration is graph launches: no synchronizing call, no copy to the host, and a kernel for
-    each number of its curriculum."""
+    """No synchronizing call, no copy to the host, a kernel for each scheduled number."""
     ppo = graphs.build("cuda")
     for _ in range(graphs.CALLS):
         ppo.iteration()
@@ -114,8 +111,7 @@ WORDS += [["algo.memory=attention"]]
 
 @pytest.mark.parametrize("words", [[], ["algo.tf32=false"], ["fuse=off"]], ids=str)
 def test_eager_is_eager(words):
-    """What is run twice gives the same bits, or capturing cannot be judged by them. The drone has
-    no contacts, which MuJoCo Warp takes in any order."""
+    """What runs twice gives the same bits; the drone has no contacts, whose order is free."""
     words = ("sim.deterministic=true", "graph=off", *words)
     one, other = (graphs.build("cuda", "drone", 8, *words) for _ in range(2))
     for k in range(4):
@@ -126,8 +122,7 @@ def test_eager_is_eager(words):
 
 @pytest.mark.parametrize("words", WORDS, ids=str)
 def test_captured_is_eager(words):
-    """Ten captured iterations leave the state of ten eager ones, bit by bit, with mujoco_warp told
-    to be deterministic."""
+    """Ten captured iterations leave the state of ten eager ones, bit by bit."""
     graphs.captured_is_eager("cuda", "drone", *words)
 
 
@@ -140,8 +135,7 @@ def test_graphs():
 
 @pytest.mark.skipif(find_spec("mjlab") is None, reason="mjlab is not installed")
 def test_three_times_mjlab(tmp_path):
-    """On mjlab's Go1 with its collisions, control period and network sizes, training is three times
-    as fast as mjlab's own."""
+    """On mjlab's Go1 with its sizes training is three times as fast as mjlab's own."""
     ppo = graphs.trains_their_robot("cuda", "robot=go1")
     assert ppo.env.task.substeps == 4
     words = ("algo.hidden=[512,256,128]", "algo.activation=elu", "algo.update_epochs=5")
@@ -152,8 +146,7 @@ def test_three_times_mjlab(tmp_path):
 
 
 def test_a_second_start_is_warm(tmp_path):
-    """Kernels are compiled once on a machine; `pytest -s` prints what a cold and a warm start
-    took."""
+    """Kernels are compiled once on a machine; `pytest -s` prints the times."""
     words = "task=cartpole sim=warp num_envs=4 num_steps=4 repeats=1 warmup=1 seconds=1e-3".split()
     words += ["device=cuda", "out=bench.json"]
     cache, built = tmp_path / "cache", []
@@ -166,8 +159,7 @@ def test_a_second_start_is_warm(tmp_path):
 
 
 def test_warp_gives_no_memory_back_to_the_driver():
-    """Work goes to a non-blocking stream, and what Warp frees stays in its pool: the driver would
-    not wait for that stream before it takes memory away."""
+    """It would not wait for our non-blocking stream before it takes it."""
     one_stream("cuda")
     stream = torch.cuda.current_stream()
     flags = ctypes.c_uint()
@@ -177,8 +169,7 @@ def test_warp_gives_no_memory_back_to_the_driver():
 
 
 def test_conditional_nodes_inside_a_graph_of_torch():
-    """`wp.capture_while` in a graph that torch began loops on the device, and torch's work after it
-    is in order."""
+    """`wp.capture_while` loops on the device, in order with torch."""
     one_stream("cuda")
     left, done = (wp.zeros(1, dtype=int, device="cuda") for _ in range(2))
     twice, room = (torch.zeros(n, dtype=torch.int32, device="cuda") for n in (1, 1000))
@@ -204,8 +195,7 @@ def test_conditional_nodes_inside_a_graph_of_torch():
 
 
 def test_a_broken_capture_leaves_the_device_usable(capsys):
-    """A function that reads the host cannot be captured: it says so and runs, and the next one is
-    captured."""
+    """It says so and runs, and the next function is captured."""
     x = torch.ones(3, device="cuda")
     bad, good = capture(lambda: x.mul_(x[0].item()), "cuda"), capture(lambda: x.add_(1), "cuda")
     for _ in range(graphs.CALLS):
@@ -218,8 +208,7 @@ def test_a_broken_capture_leaves_the_device_usable(capsys):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_fused_loss_is_that_of_the_cpu(seed, monkeypatch):
-    """The update's kernels give on CUDA what they give on the CPU, where they are checked against
-    autograd."""
+    """Where it is checked against autograd."""
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)  # of another test's config
     results = {}
     for device in ("cpu", "cuda"):
@@ -259,8 +248,7 @@ def test_training_stays_finite(task):
 
 @pytest.mark.parametrize("num_envs", [4096, 16384])
 def test_training_is_near_the_bare_engine(tmp_path, num_envs):
-    """Training steps/s are at least 0.7 of a captured mujoco_warp.step, with the same model and
-    worlds, in one run."""
+    """At least 0.7 of a captured mujoco_warp.step of the same model and worlds."""
     out = tmp_path / "bench.json"
     words = "task=quadruped device=cuda num_steps=24 repeats=3 seconds=1 warmup=8".split()
     done = test_levels.run(tmp_path, *words, f"num_envs={num_envs}", f"out={out}")
@@ -269,8 +257,7 @@ def test_training_is_near_the_bare_engine(tmp_path, num_envs):
 
 
 def test_a_quadruped_walks_within_a_minute(tmp_path):
-    """`python train.py task=quadruped` reaches success 0.95 in less than 60 s of training after
-    compilation."""
+    """Success 0.95 in less than 60 s of training after compilation."""
     words = ("task=quadruped", "device=cuda", "log=none", "save_every=1000")
     # From here on the kernels are in the cache.
     succeed("train.py", *words, "iterations=4", "run_dir=compiled", cwd=tmp_path)

@@ -1,5 +1,4 @@
-"""Importing the package changes one thing in the user's process: how long torch's threads wait in a
-loop."""
+"""Importing the package changes how long torch's threads wait in a loop, and nothing else."""
 
 import pytest
 
@@ -70,8 +69,7 @@ print(json.dumps({"changed": changed, "redirected": redirected, "imported": len(
 
 @pytest.mark.slow
 def test_importing_the_package_has_no_side_effects():
-    """Hooks, stderr, threads, signals, environment and filters are as they were before the
-    import."""
+    """On hooks, stderr, threads, signals, environment and filters."""
     done = run_python(PROGRAM)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert '"changed": [], "redirected": []' in done.stdout
@@ -80,8 +78,7 @@ def test_importing_the_package_has_no_side_effects():
 
 @pytest.mark.parametrize("given, expected", [(None, "5000"), ("30000", "30000")])
 def test_threads_wait_briefly(monkeypatch, given, expected):
-    """Where torch is loaded after the package, libgomp finds a short wait, or the one that is
-    given."""
+    """libgomp finds a short wait, or the one that is given, before torch is loaded."""
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     if given:
         monkeypatch.setenv("GOMP_SPINCOUNT", given)

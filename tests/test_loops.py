@@ -1,5 +1,4 @@
-"""The loops of CONTRIBUTING.md: which tests are fast, which a change reaches, what `same` calls
-equal, and which mistakes are planted."""
+"""The loops of CONTRIBUTING.md: which tests are fast, which a change reaches, and `same`."""
 
 import ast
 import json
@@ -9,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests import changed, fast, mistakes, same
+from benchmarks import same
+from tests import changed, fast
 from tests.command_lines import run_python
-from tests.packages import ROOT, source_files
+from tests.packages import ROOT
 
 TESTS = [*(ROOT / "tests").rglob("test_*.py")]
 
@@ -113,8 +113,7 @@ def test_what_all_tests_share_reaches_all(file):
 
 @pytest.mark.parametrize("test", ["commands/test_cli", "deploy/test_export", "serve/test_server"])
 def test_what_a_test_starts_is_reached(test):
-    """train.py and all that it imports is reached by who starts it, or asks for a fixture that
-    does."""
+    """By who starts it, or asks for a fixture that does."""
     assert f"tests/{test}.py" in changed.distances({Path("gpusim_rl/training/loop.py")})
 
 
@@ -136,8 +135,7 @@ def test_distances_are_the_same_in_every_process():
 
 
 def test_which_files_have_changed(tmp_path):
-    """Both names of a file that was moved, what is new, and what was removed; no file that git
-    ignores. A commit that is none is one line."""
+    """Both names of a moved file, new and removed ones; no commit is one line."""
 
     def git(*words: str) -> None:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
@@ -160,15 +158,11 @@ def test_which_files_have_changed(tmp_path):
 
 
 def test_when_a_test_runs():
-    """Own name, fast, own room, others, slow; a fast one of the own name is one of its name."""
+    """Own name, fast, own room, others, slow; the groups are dealt to workers in turn."""
     own, near, far = (changed.Distance(*x, 1) for x in ((0, 0), (1, 0), (1, 1)))
     turns = [(own, True), (own, False), (near, True), (far, True), (near, False), (far, False)]
     assert [changed.turn(*x, slow=False) for x in turns] == [0, 0, 1, 1, 2, 3]
     assert changed.turn(own, fast=False, slow=True) == 4
-
-
-def test_each_worker_begins_with_the_nearest():
-    """The groups are dealt in turn, and each worker's piece has the same length."""
     groups = [[1], [2, 2], [3, 3, 3], [4] * 4]
     assert changed.dealt(groups, 1) == [1, 2, 2, 3, 3, 3, 4, 4, 4, 4]  # pyright: ignore
     assert changed.dealt(groups, 2) == [1, 3, 3, 3, 4, 2, 2, 4, 4, 4]  # pyright: ignore
@@ -201,41 +195,3 @@ def test_a_commit_that_is_none():
     """It is one line."""
     with pytest.raises(SystemExit, match=r"^error: WITH=none: .* has no commit 'none'$"):
         same.compare("none", [])
-
-
-# -- mistakes --------------------------------------------------------------------------------------
-
-
-def test_mistakes_are_drawn_from_a_seed():
-    """A seed draws the same mistakes, in lines that ran, of each kind; each file still compiles."""
-    lines = {file: {*range(1, 5000)} for file in source_files(ROOT)[:60]}
-    drawn = [mistakes.draw(seed, 40, lines) for seed in (1, 1, 2)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert {mistake.kind for mistake in drawn[0]} == {*mistakes.KINDS}
-    for mistake in drawn[0]:
-        source = (ROOT / mistake.file).read_bytes()
-        assert mistake.plant(source) != source
-        compile(mistake.plant(source), "planted", "exec")
-    few = {Path("gpusim_rl/core/maths.py"): {*range(1, 60)}}
-    assert {x.file for x in mistakes.draw(1, 20, few)} == {*few}
-    assert max(x.line for x in mistakes.draw(1, 20, few)) < 60
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        ("a + b", {"a - b", "a"}),
-        ("a * b", {"a"}),
-        ("a and b and c", {"a and b"}),
-        ("-a", {"a"}),
-        ("a <= b", {"a >= b"}),
-        ("a is None", {"a is not None"}),
-        ("a[0]", {"a[1]"}),
-        ("a[-1]", {"a[1]"}),
-        ("a(b)", set()),
-    ],
-)
-def test_what_a_mistake_is(right, wrong):
-    """A sign, a comparison, an index or a dropped term."""
-    node = ast.parse(right, mode="eval").body
-    assert {text for _, text in mistakes.mutations(node)} == wrong

@@ -1,5 +1,4 @@
-"""`make` in a copy of a checkout: what it installs and runs. A script stands in for Python, so that
-nothing is downloaded."""
+"""What `make` installs and runs in a copy of a checkout; a script stands in for Python."""
 
 import os
 import shutil
@@ -71,7 +70,9 @@ def test_parts_are_installed_when_they_are_needed(checkout):
         "tests.fast --fast"
     ]
     assert checkout.make("test-all")[0][0].endswith(" -m not gpu and not simulated and not matrix")
-    assert checkout.make("same", "WITH=main", "ARGS=sac")[0] == ["python -m tests.same main sac"]
+    assert checkout.make("same", "WITH=main", "ARGS=sac")[0] == [
+        "python -m benchmarks.same main sac"
+    ]
     assert "--since=main" in checkout.make("test-changed", "SINCE=main")[0][0]
     assert checkout.make("test", "EXTRAS=mjx")[0][0] == "install -e .[dev,mjx]"
     assert checkout.make("train", "EXTRAS=mjx", "ARGS=task=drone")[0] == [
@@ -107,12 +108,3 @@ def test_two_checkouts_with_one_environment(checkout, tmp_path):
     assert len(other.make("train", venv)[0]) == 1
     calls, said = checkout.make("train", venv)
     assert calls[0] == "install -e ." and f"had the checkout {other.path};" in said
-
-
-def test_what_git_ignores():
-    """Films that the pages' commands write at the top are ignored, those of the docs are not."""
-    line = ["git", "check-ignore", "demo.mp4", "walk.mp4", "docs/walk.mp4"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode == 128:
-        pytest.skip("this is no checkout of git")
-    assert done.stdout.split() == ["demo.mp4", "walk.mp4"]

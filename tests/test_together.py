@@ -1,5 +1,4 @@
-"""All that makes a robot real, at once: randomization, a slow DC motor, history, late readings,
-symmetry, a curriculum."""
+"""All that makes a robot real, at once."""
 
 import pytest
 import torch
@@ -35,8 +34,7 @@ def configured(sim: str) -> Config:
 
 @pytest.mark.parametrize("sim", SIMS)
 def test_it_reads_nothing_and_resumes_to_the_bit(sim):
-    """The guard around an iteration of all of it. Two more of a new PPO that was given the state
-    are those of the first."""
+    """The guard around an iteration, and two more of a PPO given its state."""
     cfg = configured(sim)
     first, second = make_iteration(cfg), make_iteration(cfg)
     assert float(second.env.scheduled_number("task.randomise.push.high")[0]) == 0.0
@@ -50,8 +48,7 @@ def test_it_reads_nothing_and_resumes_to_the_bit(sim):
 
 
 def test_gains_are_the_actuators():
-    """Randomized gains and strengths are those of the motor that stands for the servos; each world
-    has its own."""
+    """Randomized gains and strengths are the motor's; each world has its own."""
     env = make_iteration(configured("native")).env
     nominal = env.task.actuator.gains(env.task.mjm)
     for name, spread in (("kp", 0.1), ("kd", 0.1), ("strength", 0.2)):
@@ -65,8 +62,7 @@ def test_gains_are_the_actuators():
 
 @pytest.mark.slow  # it is exported for 10 s
 def test_what_acted_is_exported_and_judged(tmp_path):
-    """The exported network is the trained one, and an evaluation has its actuators, delays and
-    history."""
+    """The trained network, with its actuators, delays and history."""
     cfg = configured("native")
     ppo = make_iteration(cfg)
     ppo.iteration()

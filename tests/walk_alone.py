@@ -65,8 +65,7 @@ class Computer:
 
 
 def worlds(mjcf: str, given: dict) -> tuple[Any, dict[str, Any]]:
-    """(batch, live arrays by name) of the episodes' worlds in their start states, with a converged
-    solver."""
+    """(batch, live arrays by name) of the episodes' start states, with a converged solver."""
     import mujoco
     from mujoco.batch import Batch
 

@@ -1,5 +1,4 @@
-"""Small real environments for the tests: every task of `tasks/`, with the numbers of its
-`conf/task` file."""
+"""Small real environments: every task of `tasks/` with the numbers of its YAML."""
 
 import copy
 from collections.abc import Callable
@@ -231,8 +230,7 @@ def make_sim(name: str, mjm: mujoco.MjModel, num_envs: int, **options: Any) -> A
 
 
 def make_task(name: str = "quadruped", kind: type[Task] | None = None, **settings: Any) -> Task:
-    """The task of tasks/<name>.py, or one of another kind with the same keys, with its YAML's
-    numbers and exact physics; `settings` win."""
+    """A task with its YAML's numbers and exact physics, or of another kind; `settings` win."""
     kind = kind or load_task(name)
     values = {k: v for k, v in numbers(name).items() if k not in ("name", "weights", "noise")}
     values |= {"actuator": make_actuator(), "training": "exact"} | settings
@@ -262,8 +260,7 @@ def make_env(
     fields: tuple[str, ...] = (),
     **settings: Any,
 ) -> Env:
-    """num_envs worlds of a task. `fields` adds model fields with a value per world, `settings`
-    changes the task's numbers."""
+    """Worlds of a task; `fields` have a value per world, `settings` change its numbers."""
     task = make_task(name, **settings)
     engine = make_sim_of(task, num_envs, sim, fields=(*task.fields, *fields))
     yaml = numbers(name)

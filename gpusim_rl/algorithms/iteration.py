@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.learner import Learner, LearnerSpec, RewardModel, Source, Spec
+from gpusim_rl.algorithms.learner import Learner, RewardModel, Say, Source, Spec
 from gpusim_rl.core.graphs import PartTime, capture, fetch
 from gpusim_rl.core.metrics import Metric, check_metrics
 from gpusim_rl.core.ring import Ring
@@ -51,7 +51,7 @@ class Iteration(Player):
     Args:
         env: the worlds whose task is learned, though the source's steps may be from elsewhere.
         ring: which the learner is given instead of the source's record, whose steps it takes.
-        algorithm: which the learner is of.
+        begins: what is done before the first step, with the record or the ring.
         rewards: reward models, whose rewards are added before the update.
         schedule: changes `numbers` before each iteration.
         numbers: the live numbers that a curriculum or a population may write, by their keys.
@@ -67,7 +67,7 @@ class Iteration(Player):
         spec: Spec,
         *,
         ring: Ring | None = None,
-        algorithm: LearnerSpec[Learner],
+        begins: Sequence[Callable[[Any, Say], None]] = (),
         rewards: Sequence[RewardModel] = (),
         schedule: Curriculum | None = None,
         numbers: dict[str, Tensor] | None = None,
@@ -76,10 +76,10 @@ class Iteration(Player):
         super().__init__(env, learner.policy)
         self.source, self.learner, self.spec, self.ring = source, learner, spec, ring
         self.group, self.timer, self.record = spec.group, spec.timer, ring or source.record
-        self.rewards, self.graph, self.algorithm = rewards, graph, algorithm
+        self.rewards, self.graph, self.begins = rewards, graph, begins
         self.schedule, self.numbers = schedule or Curriculum(), numbers or {}
         # control steps of worlds in an iteration
-        self.size = spec.num_steps * spec.num_envs // env.agents
+        self.size = spec.num_steps * spec.num_rows // env.agents
         self.life = 0  # of `spec`, known to the host
         self.logged = 0  # iterations at the last report, known to the host as `iterations` is
         made = [x for model in (learner, *rewards) for x in model.metrics]
@@ -93,10 +93,10 @@ class Iteration(Player):
         self._update_rewards = spec.capture(self.update_rewards)
         self._append = spec.capture(self.append)
 
-    def begin(self, say: Callable[[str], None] = lambda line: None) -> None:
+    def begin(self, say: Say = lambda line: None) -> None:
         """What the algorithm does before the first step. In place."""
-        if self.algorithm.begin:
-            self.algorithm.begin(self.learner, self.record, say)
+        for part in self.begins:
+            part(self.record, say)
 
     def iteration(self) -> None:
         """Collect and learn. But for `between` of reward models, nothing reads on the host."""
@@ -205,7 +205,7 @@ class Iteration(Player):
 
     def held(self) -> dict[str, Live]:
         """The live tensors of the worlds and of the source: the other part of a checkpoint."""
-        ring = self.ring.tensors() if self.ring and self.ring.spec.saved else {}
+        ring = self.ring.tensors() if self.ring else {}
         return self.env.tensors() | self.source.tensors() | ring
 
     def tensors(self) -> dict[str, Live]:
@@ -229,16 +229,20 @@ class Iteration(Player):
         except ValueError:
             self.life = before
             raise
+        self.begin_anew()
         learner_names = live.keys() - self.env.tensors().keys()
         load_state({name: live[name] for name in learner_names}, state, self.group)
         self.env.load({name: x for name, x in state.items() if name not in learner_names})
-        self.renew()
+        self.read_counts()
 
-    def renew(self) -> None:
-        """After a load: a ring that no checkpoint holds begins anew, and the host knows counts."""
+    def begin_anew(self) -> None:
+        """Before a state is written: a ring that no checkpoint holds is filled anew. In place."""
         if self.ring and not self.ring.spec.saved:
             self.ring.count.zero_()
             self.begin()
+
+    def read_counts(self) -> None:
+        """After a state was written: the host knows its iteration, the device its life."""
         self.spec.life.fill_(self.life)
         self.iterations = self.logged = int(self.spec.iteration)
 
@@ -250,7 +254,9 @@ class Iteration(Player):
         fit.
         """
         own, live = ("iteration", "life"), shared("env/", {"success": self.env.success})
-        live |= {k: x for k, x in self.learned().items() if not x.worlds and k not in own}
+        for name, x in self.learned().items():  # of env/, a cluster's has sums of its own packets
+            if not (x.worlds or name in own or name.startswith("env/")):
+                live[name] = x
         taken = {name: x for name, x in state.items() if name in live}
         check_layout(taken, state_layout(live), where)
         load_state(live, taken)

@@ -7,7 +7,7 @@ algorithm before it is made stands in its `LearnerSpec`.
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:  # a learner knows no Env
     from gpusim_rl.envs.env import Env
 
 
+Say = Callable[[str], None]  # tells the user a line
+
+
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """Shapes, processes and random numbers that a learner is made from."""
@@ -38,7 +41,7 @@ class Spec:
     action_width: int  # nu
     # view → its terms in their order → how many of its columns each has
     term_widths: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    num_envs: int  # B, rows of this process: worlds, or agents where a world has several
+    num_rows: int  # B, rows of this process: worlds, or agents where a world has several
     num_steps: int  # T, control steps of each in an iteration
     horizon: int  # control steps of an episode
     dt: float  # the control period [s]
@@ -48,7 +51,7 @@ class Spec:
     clip: float  # the largest action: those beyond ± this are clamped to it
     dreams: "Dreams | None" = None  # a control step without its physics; not of a team
     # what keys of files gave: also `demos`, with the section `cloning`, and `teacher`, an actor to
-    # imitate, which observes the critic's first columns
+    # imitate, which observes the critic's first columns and its views
     given: Given = field(default_factory=Given)
     # gives those of both views and of the action; ValueError if the task declares a wrong one
     mirrors: Callable[[], ViewMirrors | None] = lambda: None
@@ -149,6 +152,13 @@ class Learner(Protocol):
         ...
 
 
+class Clone(Learner, Protocol):
+    """A learner around another one, whose policy it changes before the first step."""
+
+    def begin(self, record: Any, say: Say, /) -> None:
+        """Give the policy what was shown. In place."""
+
+
 # a `LearnerSpec` calls what takes a learner with those of its own `make`
 L = TypeVar("L", bound=Learner, covariant=True)
 
@@ -194,14 +204,30 @@ class LearnerSpec(Generic[L]):
     files: tuple[FileKey, ...] = ()  # keys that name files, whose contents `Spec.given` has
     ring: Callable[[Any], RingSpec] | None = None  # of its settings; else it is given a rollout
     world_multiple: Callable[[Any], int] | None = None  # that divides a process's worlds
-    # of this algorithm the one that begins as a clone of demos=
-    clone: "Callable[[LearnerSpec[L]], LearnerSpec[Learner]] | None" = None
+    # with demos=, it stands in the learner's place, and begins as their clone
+    clone: "Callable[[L, Spec], Clone] | None" = None
     # before the first step, such as a ring with demos=; it may tell what it did
-    begin: Callable[[L, Any, Callable[[str], None]], None] | None = None
+    begin: Callable[[L, Any, Say], None] | None = None
     # what fills the record instead of worlds, of their Env
     make_source: "Callable[[Env, L, Record], Source] | None" = None
     # beside that of reward=
     make_rewards: Callable[[Spec, L], Sequence[RewardModel]] | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError for a part of another type, since a user writes them."""
+        members = {"changeable": str, "files": FileKey}
+        for part in fields(self):
+            value: Any = getattr(self, part.name)
+            if kind := members.get(part.name):
+                entries: list[Any] = [*value] if isinstance(value, tuple) else [None]
+                fits = all(isinstance(x, kind) for x in entries)
+                wanted = f"tuple of {kind.__name__}"
+            elif part.name == "settings":
+                fits, wanted = isinstance(value, type) and is_dataclass(value), "dataclass"
+            else:
+                fits, wanted = callable(value) or value is part.default, "function"
+            if not fits:
+                raise ValueError(f"SPEC.{part.name} is {value!r}, expected a {wanted}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -111,8 +111,9 @@ def demonstration_env(config: Config, task: Task, episodes: int, seed: int) -> E
 def load_teacher(cfg: Config, env: Env) -> Any:
     """The actor of teacher=, a run or a checkpoint, for the unhidden terms of an Env.
 
-    These are the first columns of what the critic observes. No code of the run is imported. OSError
-    or ValueError if there is none, or it is of another task or observes something else.
+    These are the first columns of what the critic observes. It sees views of the task, too. No code
+    of the run is imported. OSError or ValueError if there is none, or it is of another task or
+    observes something else.
     """
     state, metadata, file = load_last(Path(str(cfg.teacher)), env.group)
     name, numbers = teacher_settings(cfg, metadata, file)
@@ -130,8 +131,6 @@ def load_teacher(cfg: Config, env: Env) -> Any:
     actor.load_state_dict(state)
     if actor.blank_memory(1):
         raise ValueError(f"teacher={cfg.teacher} has a memory: choose one with algo.memory=none")
-    if actor.views:
-        raise ValueError(f"teacher={cfg.teacher} has encoders: choose one with algo.encoders={{}}")
     actor.requires_grad_(False)
     described = {key: metadata[key] for key in ("iteration", "config")}
     actor.write = partial(write_actor, actor, described)

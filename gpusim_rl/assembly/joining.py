@@ -1,7 +1,7 @@
 """An Env, a learner and reward models, joined by a record of control steps."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.learner import Learner, LearnerSpec, RewardSpec, Source, Spec
+from gpusim_rl.algorithms.learner import Learner, LearnerSpec, RewardSpec, Say, Source, Spec
 from gpusim_rl.core import ranges, sections
 from gpusim_rl.core.file_keys import Given
 from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.memory import check_free
-from gpusim_rl.core.record import Columns, Record, row_bytes
+from gpusim_rl.core.record import Column, Columns, Record, row_bytes
 from gpusim_rl.core.ring import Ring, RingSpec
 from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
 from gpusim_rl.envs.curriculum import Curriculum
@@ -55,20 +55,17 @@ def assemble(env: Env, algorithm: LearnerSpec[Learner], settings: Any, run: RunS
 
     ValueError if the algorithm lacks something, or a number cannot change.
     """
-    schedule, demos = run.schedule, "demos" in run.given
-    if demos and algorithm.clone:
-        algorithm = algorithm.clone(algorithm)
+    schedule = run.schedule
     schedule.prepare(env.success)
     keys = list(dict.fromkeys([*schedule.plan, *run.changeable]))
     model, numbers = run.reward or (None, None)
     changing = changing_settings("algo", algorithm, settings, schedule, keys, env)
     paid = changing_settings("reward", model, numbers, schedule, keys, env)
     spec = replace(make_spec(env, run), older_policy=run.older_policy)
-    learner = algorithm.make(spec, replace(settings, **changing))
-    check_parts(learner, "learner", OF_LEARNERS)
-    if demos and not algorithm.begin:
-        raise ValueError(f"demos= is for algo=ppo and algo=sac, not for {type(learner).__name__}")
-    rewards = [*algorithm.make_rewards(spec, learner)] if algorithm.make_rewards else []
+    base = algorithm.make(spec, replace(settings, **changing))
+    check_parts(base, "learner", OF_LEARNERS)
+    learner, begins = choose_learner(algorithm, base, spec)
+    rewards = [*algorithm.make_rewards(spec, base)] if algorithm.make_rewards else []
     for x in rewards:
         check_parts(x, "reward model", OF_REWARDS)
     if run.reward:
@@ -81,7 +78,7 @@ def assemble(env: Env, algorithm: LearnerSpec[Learner], settings: Any, run: RunS
     size = algorithm.ring(settings) if algorithm.ring else None
     record, ring = make_record(columns, spec, size)
     if make_source := run.make_source or algorithm.make_source:
-        source = make_source(env, learner, record)
+        source = make_source(env, base, record)
     else:
         source = Collector(
             *(env, learner.policy, record), graph=run.graph, fuse=run.fuse, timer=spec.timer
@@ -90,8 +87,26 @@ def assemble(env: Env, algorithm: LearnerSpec[Learner], settings: Any, run: RunS
     live = {f"algo.{x}": live[x] for x in live} | {f"reward.{x}": paid[x] for x in paid}
     live |= {key: env.scheduled_number(key) for key in keys if key not in live}
     more: dict[str, Any] = {"schedule": schedule, "numbers": live, "rewards": rewards, "ring": ring}
-    more |= {"algorithm": algorithm, "graph": run.graph}
+    more |= {"begins": begins, "graph": run.graph}
     return run.iteration(env, source, learner, spec, **more)
+
+
+def choose_learner(
+    algorithm: LearnerSpec[Learner], base: Learner, spec: Spec
+) -> tuple[Learner, list[Callable[[Any, Say], None]]]:
+    """A learner, or with demos= its clone, and what is done before the first step.
+
+    ValueError if the algorithm has no use for demos=.
+    """
+    begins: list[Callable[[Any, Say], None]] = []
+    if algorithm.begin:
+        begins.append(partial(algorithm.begin, base))
+    if "demos" not in spec.given or any(x.key == "demos" for x in algorithm.files):
+        return base, begins
+    if not algorithm.clone:
+        raise ValueError(f"demos= is for algo=ppo and algo=sac, not for {type(base).__name__}")
+    clone = algorithm.clone(base, spec)
+    return clone, [*begins, clone.begin]
 
 
 def check_parts(x: object, what: str, parts: dict[str, Any]) -> None:
@@ -103,6 +118,10 @@ def check_parts(x: object, what: str, parts: dict[str, Any]) -> None:
         if not isinstance(value := getattr(x, part), kind):
             wrong = f"{type(value).__name__}, expected {kind.__name__}"
             raise ValueError(f"the {what} {name}: {part} is {wrong}")
+    for column, value in cast(Any, x).columns.items():
+        if not isinstance(value, Column):
+            wrong = f"{type(value).__name__}, expected Column"
+            raise ValueError(f"the {what} {name}: columns[{column!r}] is {wrong}")
 
 
 def make_record(columns: Columns, spec: Spec, size: RingSpec | None) -> tuple[Record, Ring | None]:
@@ -113,10 +132,10 @@ def make_record(columns: Columns, spec: Spec, size: RingSpec | None) -> tuple[Re
     rows, steps = size.rows if size else 0, spec.num_steps
     if size and rows < steps:
         raise ValueError(f"a ring of {rows} rows is too short for num_steps={steps}")
-    what = f"num_envs={spec.num_envs} × a record of {rows or steps} steps"
-    check_free(what, (rows + steps) * spec.num_envs * row_bytes(columns), spec.device)
-    record = Record.zeros(columns, steps, spec.num_envs, device=spec.device)
-    return record, Ring(columns, size, spec.num_envs, spec.device) if size else None
+    what = f"{spec.num_rows} rows × a record of {rows or steps} steps"
+    check_free(what, (rows + steps) * spec.num_rows * row_bytes(columns), spec.device)
+    record = Record.zeros(columns, steps, spec.num_rows, device=spec.device)
+    return record, Ring(columns, size, spec.num_rows, spec.device) if size else None
 
 
 def make_spec(env: Env, run: RunSpec) -> Spec:
@@ -129,7 +148,7 @@ def make_spec(env: Env, run: RunSpec) -> Spec:
         views=env.views,
         action_width=env.task.action_width,
         term_widths=env.observer.view_terms,
-        num_envs=len(worlds),
+        num_rows=len(worlds),
         num_steps=run.num_steps,
         horizon=env.task.horizon,
         dt=env.task.dt,
@@ -154,8 +173,6 @@ def make_settings(algorithm: LearnerSpec[Learner], numbers: dict[str, Any], name
     ValueError if one is missing, unknown, out of its range, or has none.
     """
     kind = algorithm.settings
-    if not is_dataclass(kind):
-        raise ValueError(f"algo={name}: SPEC.settings is {kind!r}, expected a dataclass")
     made = sections.make(kind, numbers, "algo", f"algo/{name}")
     sections.check(made, "algo")
     known = {*sections.limits(kind, "algo"), *(file.key for file in algorithm.files)}

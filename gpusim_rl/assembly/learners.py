@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from gpusim_rl.algorithms.learner import Learner, LearnerSpec, RewardSpec
-from gpusim_rl.algorithms.load import load_algorithm
 from gpusim_rl.assembly.joining import make_settings
 from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.config.run_files import check_file
-from gpusim_rl.config.sections import Config
+from gpusim_rl.config.sections import Config, our_file_keys
 from gpusim_rl.core.file_keys import FileKey, Given
+from gpusim_rl.core.paths import user_code
+from gpusim_rl.core.user_code import import_user_file
 
 LEARNERS = ("ppo", "sac", "distill")
 ACTOR = "policy/actor."  # begins the names of an actor's tensors in a checkpoint
@@ -28,14 +29,33 @@ def load_learner(name: str, code: str | None = None) -> LearnerSpec[Learner]:
     return import_module(f"gpusim_rl.algorithms.{name}.spec").SPEC
 
 
+def load_algorithm(name: str) -> LearnerSpec[Learner]:
+    """The `SPEC` of `algorithms/**/<name>.py` in the working directory.
+
+    ValueError if there is no such file, or it cannot be used.
+    """
+    file = user_code("algo", name)
+    if file is None:
+        raise ValueError(f"algo={name}: algorithms/ of the working directory has no {name}.py")
+    spec = vars(import_user_file(file, "algorithms")).get("SPEC")
+    if not isinstance(spec, LearnerSpec):
+        raise ValueError(f"{file}: SPEC is {type(spec).__name__}, expected a LearnerSpec")
+    return cast(LearnerSpec[Learner], spec)
+
+
 def load_reward(name: str) -> RewardSpec:
     """A reward model of ours."""
     return import_module(f"gpusim_rl.algorithms.rewards.{name}.spec").SPEC
 
 
 def own_files(cfg: Config) -> tuple[FileKey, ...]:
-    """The file keys of a learner of the user's own; ValueError if it has no such setting."""
+    """The file keys of a learner of the user's own, without ours, such as `teacher`.
+
+    ValueError if it has no such setting.
+    """
     files = load_learner(cfg.algo.name, "here").files if cfg.algo_code else ()
+    ours = [file.key for file in our_file_keys()]
+    files = tuple(file for file in files if file.key not in ours)
     known = [f"algo.{name}" for name in cfg.plain["algo"]]
     for file in files:
         if file.key not in known:

@@ -107,7 +107,7 @@ class ClusterIteration(Iteration):
         """As `Iteration` has it, with those of the Env's tensors that the actors do not have."""
         live = self.env.tensors()
         names = "success", *self.env.statistics.sums_by_name()
-        ring = self.ring.tensors() if self.ring and self.ring.spec.saved else {}
+        ring = self.ring.tensors() if self.ring else {}
         return super().learned() | {f"env/{name}": live[f"env/{name}"] for name in names} | ring
 
     def worlds(self) -> dict[str, Live]:
@@ -131,7 +131,7 @@ class ClusterIteration(Iteration):
         learned, source, group = self.learned(), self.source, self.group
         layout = state_layout(learned, group)
         if source.sync:
-            worlds, count = self.worlds(), group.size * self.spec.num_envs // self.env.agents
+            worlds, count = self.worlds(), group.size * self.spec.num_rows // self.env.agents
             expected = {
                 name: ((count * len(x), *x.shape[1:]) if rows else tuple(x.shape), x.dtype)
                 for name, (x, rows) in worlds.items()
@@ -141,9 +141,15 @@ class ClusterIteration(Iteration):
         else:
             check_layout({name: x for name, x in state.items() if name in learned}, layout, where)
             source.begin_again(int(state.get("cluster/lives", torch.zeros(1)).max()))
+        self.begin_anew()
         load_state(learned, state, group)
-        source.version += 1 + source.ledger.max_lag  # what was collected before is too old
-        self.renew()
+        source.refuse_earlier()
+        self.read_counts()
+
+    def load_learned(self, state: dict[str, Tensor], where: str) -> None:
+        """As `Iteration` has it. Packets that were collected before are refused."""
+        super().load_learned(state, where)
+        self.source.refuse_earlier()
 
     def begin_evaluation(self, evaluate: Callable[[Any], float]) -> Evaluation:
         """As `Iteration` has it; where actors are ahead of the learner, in a process beside it."""

@@ -340,6 +340,10 @@ class RemoteSource:
                 slot.state[name] = host(x[rows])
             self.insist(actor, lambda slot: self.engine.call(slot.process, "load", slot.state))
 
+    def refuse_earlier(self) -> None:
+        """Let what was collected until now be too old. In place."""
+        self.version += 1 + self.ledger.max_lag
+
     def begin_again(self, life: int) -> None:
         """Replace all actors, since a training is continued. In place.
 

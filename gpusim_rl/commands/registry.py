@@ -68,7 +68,7 @@ def add(
     from gpusim_rl.gate.command import verdict_of
 
     path = Path(file)
-    policy, _ = exported.open_onnx(path)
+    policy, _ = exported.open_onnx(path, views=True)
     verdict_of(path)  # its ValueError names the file
     registry, name = Registry(folder, create=True), name or str(policy.description["task"])
     lineage = dict(policy.description.get("lineage", {})) | lineage_of(path, run)
@@ -183,7 +183,7 @@ def import_version(folder: Folder, file: Folder) -> Row:
     with tempfile.TemporaryDirectory() as draft:
         path = Path(draft) / "policy.onnx"
         path.write_bytes(data)
-        policy, _ = exported.open_onnx(path)
+        policy, _ = exported.open_onnx(path, views=True)
     registry = Registry(folder, create=True)
     return registry.add(policy, metadata["name"], metadata["lineage"], metadata["note"])
 

@@ -167,7 +167,7 @@ def build(
 
     `builtin` leaves out the files of the working directory, except those of the groups `but`.
     The section `algo` of a task's file is for PPO: another algorithm has its own numbers. The file
-    of one of the user's may begin with those of PPO: below its own, it takes the task's.
+    of one of the user's may begin with those of one of ours: below its own, it takes the task's.
     """
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
@@ -191,11 +191,15 @@ def build(
             if algo != ALGO:
                 of_algo = [x for x in overrides if is_below(x.lstrip("+").split("=")[0], ("algo",))]
                 own = compose_words(name, [*of_algo, "~task"])["algo"]
-                lost = own_numbers(overrides)
-                cfg = for_algorithm(cfg, own, keys, lost)
+                base, kept = own_numbers(overrides)
+                cfg = for_algorithm(cfg, own, keys, base, kept)
             cfg = apply_ranges(apply_recipe(cfg, keys), keys)
             if algo != ALGO and isinstance(entries := cfg["curriculum"], dict):  # as above
-                of_task = {key: x for key, x in entries.items() if not is_below(f"{key}", lost)}
+                of_task = {
+                    key: x
+                    for key, x in entries.items()
+                    if not is_below(f"{key}", kept if base == ALGO else ("algo",))
+                }
                 cfg["curriculum"] = of_task or None
             if plans:  # it joins that of the task and of the recipe
                 cfg["curriculum"] = (cfg["curriculum"] or {}) | (plan["curriculum"] or {})
@@ -213,41 +217,46 @@ def check_names(cfg: Plain, words: list[str]) -> None:
             raise ValueError(f"conf/{group}/{chosen.get(group)}.yaml lacks the key {group}.name")
 
 
-def own_numbers(words: list[str]) -> tuple[str, ...]:
-    """The keys of an algorithm that no task changes: those that the user's file has beside `ppo` of
-    its `defaults`, else all."""
+def own_numbers(words: list[str]) -> tuple[str, tuple[str, ...]]:
+    """The algorithm of ours with whose numbers a user's file begins, by its `defaults`, or none;
+    and the keys that no task changes: those of the file beside them, else all."""
     names = [ALGO, *(x[5:].strip("'\"") for x in words if x.startswith("algo="))]
     file = (user_folder("conf") or CONF) / "algo" / f"{names[-1]}.yaml"
     values = user_files.load(file) if file.is_file() else {}
-    if ALGO not in values.get("defaults", []):
-        return ("algo",)
-    return tuple(f"algo.{key}" for key in values.get("algo", values))
+    for base in values.get("defaults", []):
+        if base in user_files.our_names("algo"):
+            return base, tuple(f"algo.{key}" for key in values.get("algo", values))
+    return "", ("algo",)
 
 
-def for_algorithm(cfg: Plain, own: Plain, keys: list[str], lost: tuple[str, ...]) -> Plain:
+def for_algorithm(
+    cfg: Plain, own: Plain, keys: list[str], base: str, kept: tuple[str, ...]
+) -> Plain:
     """A composed configuration for another algorithm than PPO, whose numbers a task's file has.
 
     An algorithm of ours takes the discount of the task, or the numbers of `FROM_TASK`, and those of
     the section that has its name. That section may have what `gpu` may; ValueError if it has more.
+    So does one of the user's whose file begins with its numbers, but for those that it has itself.
 
     own: the section `algo`, with the algorithm's numbers alone; keys: those of the command line,
-    which stay as they are; lost: as `own_numbers` has it.
+    which stay as they are; base, kept: as `own_numbers` has them.
     """
-    algo, builtin = own["name"], own["name"] in user_files.our_names("algo")
-    if builtin:
-        takes = [x for x in FROM_TASK.get(algo, ("gamma",)) if x in own]
-    else:
-        takes = [x for x in own if not is_below(f"algo.{x}", lost)]
+    if own["name"] in user_files.our_names("algo"):
+        base, kept = own["name"], ()
+    ours = base not in ("", ALGO)
+    takes = [x for x in (FROM_TASK.get(base, ("gamma",)) if ours else own) if x in own]
+    takes = [x for x in takes if not is_below(f"algo.{x}", kept)]
     cfg["algo"] = own | {x: cfg["algo"][x] for x in takes}
-    lost = (*KEYS, "gpu") if builtin else lost
+    lost = (*KEYS, "gpu") if ours else kept
     for tree, name in ((cfg, "gpu"), *((cfg["recipe"], name) for name in cfg["recipe"])):
         if isinstance(tree[name], dict):  # what it is else is said later
             tree[name] = without(tree[name], lost)
-    if not builtin:
+    if not ours:
         return cfg
-    if not isinstance(section := cfg.get(algo) or {}, dict):
-        raise ValueError(f"{algo}={section!r}: expected keys with values")
-    return apply_section(cfg, algo, section, (*KEYS, "gpu"), keys)
+    if not isinstance(section := cfg.get(base) or {}, dict):
+        raise ValueError(f"{base}={section!r}: expected keys with values")
+    keys = [*keys, *kept, *(f"gpu.{key}" for key in kept)]
+    return apply_section(cfg, base, section, (*KEYS, "gpu"), keys)
 
 
 def opened(word: str) -> str:

@@ -253,6 +253,8 @@ class Config:
                 raise ValueError(f"{key}={path!r}: expected a path")
         if self.gate and self.export == "none":
             raise ValueError("gate=true judges the exported file: not with export=none")
+        if self.gate and self.plain["algo"].get("encoders"):
+            raise ValueError("gate=true drives the model alone, without views: not with encoders")
         algo, taught = self.algo.name, learners_of("teacher")
         if algo in taught and self.teacher is None:
             raise ValueError(f"algo={algo} imitates the policy of a run: name it with teacher=RUN")

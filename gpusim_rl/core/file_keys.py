@@ -31,6 +31,8 @@ class FileKey:
         if self.how not in HOWS:
             choices = ", ".join(HOWS)
             raise ValueError(f"file key {self.key}: {self.how!r}: choose one of {choices}")
+        if (name := Path(self.name)).is_absolute() or ".." in name.parts:
+            raise ValueError(f"file key {self.key}: name={self.name!r} lies outside of the run")
 
     @property
     def is_model(self) -> bool:

@@ -113,6 +113,11 @@ class Record:
             span = self.span(run[0], run[-1])
             span.index_copy_(0, t, rows.to(span.dtype)[None])
 
+    def first_steps(self) -> Tensor:
+        """(T, …) 1 where an episode begins; 0 in row 0, of which a policy's memory says it."""
+        ended = (self.terminated | self.truncated | self.fault).float()
+        return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
+
     def _adjacent(self, names: tuple[str, ...]) -> list[list[str]]:
         """Runs of adjacent columns of one type, of the names that are columns."""
         runs: list[list[str]] = []

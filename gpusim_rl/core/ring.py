@@ -155,7 +155,9 @@ class Ring:
         self.sampler.update(places, errors)
 
     def tensors(self) -> dict[str, Live]:
-        """All that a continuation needs, by its name in a checkpoint."""
+        """What a checkpoint holds of it, by name: all, or nothing unless it is `saved`."""
+        if not self.spec.saved:
+            return {}
         parts = self.record.parts.items()
         rows = {str(dtype).removeprefix("torch."): x.transpose(0, 1) for dtype, x in parts}
         return per_world("ring/", rows | {"count": self.count} | self.sampler.tensors())

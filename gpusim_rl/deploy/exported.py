@@ -87,8 +87,18 @@ def check_model(model: "MjModel", policy: "Policy", path: Path) -> None:
         raise ValueError(f"{path}: timesteps of {timestep} s in {policy.dt} s are not played")
 
 
-def open_onnx(path: Path) -> tuple["Policy", "MjModel"]:
-    """The policy of an exported file, and its model; ValueError if they do not fit together."""
+def check_views(policy: "Policy", path: Path) -> None:
+    """ValueError if a policy sees further views: its task computes them, not its file."""
+    for name in policy.views:
+        remedy = "use run= with mode=evaluate, video or web"
+        raise ValueError(f"{path} sees the view {name!r}, which only its task computes: {remedy}")
+
+
+def open_onnx(path: Path, views: bool = False) -> tuple["Policy", "MjModel"]:
+    """The policy of an exported file, and its model; ValueError if they do not fit together.
+
+    views: whether the policy is given the further views that it sees, or drives nothing.
+    """
     import mujoco
 
     from gpusim_rl.deploy import runtime
@@ -98,6 +108,8 @@ def open_onnx(path: Path) -> tuple["Policy", "MjModel"]:
     if path.is_file():
         check_operators(path)
     policy = runtime.Policy(path)
+    if not views:
+        check_views(policy, path)
     check_confined(policy.mjcf, None, str(path))
     with file_errors(path):
         model = compile_spec(mujoco.MjSpec.from_string(policy.mjcf))

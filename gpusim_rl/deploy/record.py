@@ -43,8 +43,7 @@ def record(
     restart = torch.ones(env.num_rows, dtype=torch.bool, device=env.device)
     rows: list[tuple[dict[str, Array], Array, dict[str, Array], Array, dict[str, Array]]] = []
     for _ in range(steps):
-        further = {name: unfolded(x, env.agents) for name, x in env.observer.further.items()}
-        values = env.memory | env.readings | further
+        values = seen_by(env)
         readings = {name: values[name].numpy().copy() for name in controller.readings}
         memory = {n: x.numpy().copy() for n, x in env.memory.items() if n in controller.start}
         env.apply_action(act(env.observation, restart))
@@ -58,6 +57,12 @@ def record(
         env.step_physics()
         restart = ended(env.finish_step())
     return Trace(*(stacked(column) for column in zip(*rows, strict=True)))
+
+
+def seen_by(env: Env) -> dict[str, Tensor]:
+    """(B, …) the memory and the readings of worlds, and the further views of their task."""
+    further = {name: unfolded(x, env.agents) for name, x in env.observer.further.items()}
+    return env.memory | env.readings | further
 
 
 def stacked(rows: Sequence[Any]) -> Any:

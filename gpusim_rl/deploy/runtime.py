@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 FORMAT = 4  # of the descriptions that are read
 SEAL = re.compile(rb"sha256 of the first (\d{9}) bytes: ([0-9a-f]{64})")
@@ -229,7 +229,7 @@ class Policy:
             if lacks or not names:
                 lacks, needed = lacks or "names", ", ".join(names) or "an array"
                 raise ValueError(f"{name} has no joint {lacks}: this policy needs {needed}")
-            value = np.stack([as_float32(value[joint]) for joint in names], -1)
+            value = np.stack([as_numbers(value[joint]) for joint in names], -1)
         return self._checked(name, value, self.needs[name])
 
     def view(self, name: str, readings: Readings) -> Array:
@@ -237,7 +237,7 @@ class Policy:
         if name not in readings:
             raise ValueError(f"view {name!r} is missing: this policy needs {', '.join(self.views)}")
         shape, kind = self.views[name]
-        x = np.asarray(readings[name], kind)
+        x = as_numbers(readings[name], kind)
         needed = shape if self._single else (self._worlds, *shape)
         if x.shape != needed:
             raise ValueError(f"view {name!r} has shape {x.shape}, this policy needs {needed}")
@@ -254,7 +254,7 @@ class Policy:
 
     def _checked(self, name: str, value: ArrayLike, width: int) -> Array:
         """A value as (B, width) float32; ValueError if its shape differs."""
-        x = np.atleast_2d(as_float32(value))
+        x = np.atleast_2d(as_numbers(value))
         if x.shape != (self._worlds, width):
             robots = "" if self._single else f" for each of {self._worlds} robots"
             needed, shape = f"{width} numbers{robots}", np.shape(value)
@@ -262,10 +262,10 @@ class Policy:
         return x
 
 
-def as_float32(value: ArrayLike) -> Array:
-    """A value in float32. A number that is too large for it becomes infinite, which is a fault."""
+def as_numbers(value: ArrayLike, kind: DTypeLike = np.float32) -> Array:
+    """A value in a type. A number that is too large for floats becomes infinite: a fault."""
     with np.errstate(over="ignore", invalid="ignore"):  # a signaling NaN is a NaN
-        return np.asarray(value, np.float32)
+        return np.asarray(value, kind)
 
 
 def unsealed(data: bytes, path: Path) -> bytes:

@@ -24,8 +24,11 @@ METHODS = (
     *("start", "next_start", "update", "control", "observe", "privileged", "views"),
     *("reward", "bonus", "terminated", "measure", "score", "followed"),
 )
-# columns of a record, which a view must not be called
-TAKEN = ("actor", "obs", "critic", "action", "logp", "target", "end", "reward", "end_obs", *ENDS)
+# What a view must not be called: columns of records and samples, and inputs of a network, of an
+# exported file and of other trainers.
+TAKEN = ("actor", "obs", "critic", "action", "logp", "mean", "std", "target", "end", "reward")
+TAKEN += ("end_obs", *ENDS, "advantage", "value", "valid", "begins", "teacher", "policy")
+TAKEN += ("command", "restart", "targets")
 COLUMN = "a row for each world; x[:, None] makes a column of one number"
 NUMBER = "one number for each world"
 
@@ -84,15 +87,21 @@ def check_outputs(task: Task, s: State, rng: Rng) -> None:
     controls = task.control(s)
     meaning = f"a number for each actuator; an action has {task.action_width} (action_width)"
     check_tensor(f"{kind}.control", controls, (n, task.mjm.nu), meaning)
+    observed = dict[str, Any]()
     for method in ("observe", "privileged"):
         terms = getattr(task, method)(s)
         check_named(f"{kind}.{method}", terms)
+        if both := [name for name in terms if name in observed]:
+            raise ValueError(f"{kind}: observe and privileged both have a term {both[0]!r}")
+        observed |= terms
         for name, x in terms.items():
             check_term(f"{kind}.{method}: the term {name!r}", x, (n, "k"), COLUMN, task.agents)
     check_named(f"{kind}.views", views := task.views(s))
     rows = (n, *task.action_shape[:-1])
     for name, x in views.items():
         where = f"{kind}.views: {name!r}"
+        if not name.isidentifier():
+            raise ValueError(f"{where} is no identifier: choose another name")
         if name in TAKEN or name in task.measured:
             raise ValueError(f"{where} is the name of a column or reading: choose another")
         if not isinstance(x, Tensor) or x.ndim == len(rows) or x.shape[: len(rows)] != rows:

@@ -35,6 +35,7 @@ from gpusim_rl.config import validate
 from gpusim_rl.core import errors
 from gpusim_rl.core.arguments import parse, show_usage, whole_number
 from gpusim_rl.core.streams import torch_threads
+from gpusim_rl.deploy.exported import check_views
 from gpusim_rl.deploy.onboard.log import Recording, read
 from gpusim_rl.deploy.onboard.verdict import digest
 from gpusim_rl.deploy.runtime import Policy
@@ -198,6 +199,7 @@ def policy_of(log: Recording, file: str, path: str) -> Policy:
     if not path:
         raise ValueError(f"{file} is of a robot that walks: name its controller with policy=FILE")
     policy = Policy(path)
+    check_views(policy, Path(path))
     if digest(policy.data) != log.digest:
         raise ValueError(f"policy={path} is not the controller of {file}")
     return policy

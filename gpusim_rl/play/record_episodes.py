@@ -8,6 +8,7 @@ from gpusim_rl.assembly.earlier_runs import demonstration_env, make_player, reco
 from gpusim_rl.config import compose, resume, validate
 from gpusim_rl.config.sections import Config
 from gpusim_rl.deploy import exported, runtime
+from gpusim_rl.deploy.record import seen_by
 from gpusim_rl.envs.agents import folded
 from gpusim_rl.envs.env import Env
 from gpusim_rl.evaluation.demonstrate import SEED, Act, demonstrate, model_digest
@@ -28,7 +29,7 @@ def record_episodes(cfg: player.Settings) -> Demonstrations:
         if not cfg["onnx"]:
             return record_run(config, trained, episodes, seed)
     path = Path(cfg["onnx"])
-    policy, model = exported.open_onnx(path)
+    policy, model = exported.open_onnx(path, views=True)
     if not cfg["run"]:
         config = task_config(policy, cfg)
         trained = make_player(config)
@@ -59,13 +60,13 @@ def summary(demos: Demonstrations) -> str:
 
 
 def file_action(path: Path, policy: runtime.Policy, env: Env) -> Act:
-    """Acts as an exported file does on the readings of the robots of an Env.
+    """Acts as an exported file does on the readings and views of the robots of an Env.
 
-    ValueError if these lack a reading, or the file does not tell which action it took.
+    ValueError if these lack one, or the file does not tell which action it took.
     """
     policy.reset(env.num_envs)
-    available = env.readings | env.memory
-    lacks = [name for name in policy.needs if name not in available]
+    inputs = (*policy.needs, *policy.views)
+    lacks = [name for name in inputs if name not in seen_by(env)]
     if lacks or "action" not in policy.memory:
         why = f"reads {lacks[0]!r}, which it lacks" if lacks else "does not remember its action"
         raise ValueError(f"{path} does not fit this task: the controller {why}")
@@ -74,9 +75,9 @@ def file_action(path: Path, policy: runtime.Policy, env: Env) -> Act:
     policy.memory |= {name: x.copy() for name, x in begun.items()}
 
     def act(env: Env) -> Tensor:
-        values = env.readings | env.memory
+        values = seen_by(env)
         command = values["command"].numpy() if policy.command else None
-        policy.act({name: values[name].numpy() for name in policy.needs}, command)
+        policy.act({name: values[name].numpy() for name in inputs}, command)
         return folded(env.task.tensor(policy.memory["action"]), env.agents)
 
     return act

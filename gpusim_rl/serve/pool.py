@@ -5,12 +5,14 @@ many robots has as many rows.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from gpusim_rl.deploy.exported import check_operators
 from gpusim_rl.deploy.onboard.verdict import digest
-from gpusim_rl.deploy.runtime import Array, Policy, Readings
+from gpusim_rl.deploy.runtime import Array, Policy, Readings, as_numbers
 from gpusim_rl.serve.registry import SHORT, interface
 
 LARGEST_MEMORY_BYTES = 1 << 30  # bytes of the memory of all sessions
@@ -22,7 +24,7 @@ class Version:
 
     Attributes:
         digest: SHA-256 of the controller, with or without a verdict; name: its first digits.
-        widths: name of each reading, and of the command → its width.
+        inputs: name of each reading, of the command and of each view → its shape and type.
         interface: what a client relies on, by name.
         network: names of the memory that these weights alone understand, such as a GRU's state.
     """
@@ -34,7 +36,8 @@ class Version:
         self.digest = digest(policy.data)
         self.name, description = self.digest[:SHORT], policy.description
         command = policy.command or {}
-        self.widths = policy.needs | ({"command": len(command["names"])} if command else {})
+        widths = policy.needs | ({"command": len(command["names"])} if command else {})
+        self.inputs = {name: ((n,), "float32") for name, n in widths.items()} | policy.views
         self.interface = interface(policy)
         self.network = {x["name"] for x in description["memory"] if x.get("of") == "actor"}
 
@@ -48,6 +51,7 @@ class Version:
             "dt": policy.dt,
             "readings": policy.needs,
             "reads": policy.reads,
+            "views": policy.views,
             "command": policy.command,
             "actions": policy.outputs,
         }
@@ -64,7 +68,8 @@ class Pool:
         self.version, self.size = version, size
         self.free = [*range(size)]
         self.begins = np.ones(size, bool)
-        self.readings = {k: np.zeros((size, n), np.float32) for k, n in version.widths.items()}
+        inputs = version.inputs.items()
+        self.readings = {name: np.zeros((size, *shape), kind) for name, (shape, kind) in inputs}
         self.memory = {k: x.repeat(size, 0) for k, x in version.policy.start.items()}
 
     @property
@@ -90,9 +95,9 @@ class Pool:
             self.memory[name][rows] = start[0]
 
     def write(self, rows: Rows, values: Readings) -> None:
-        """Take the readings of a session, and its command, as `Policy.act` does; or ValueError.
+        """Take the readings of a session, views and a command, as `Policy.act` does; or ValueError.
 
-        Those of many robots are arrays (n, width); a command (width,) is that of each, and
+        Those of many robots are arrays (n, …); a command (width,) is that of each, and
         `restart` may be (n,) truth values.
         """
         policy = self.version.policy
@@ -101,11 +106,12 @@ class Pool:
             if type(x) is np.ndarray and x.dtype == array.dtype and x.shape == shape:
                 array[rows] = x  # the usual case, which needs no second look
             elif not isinstance(rows, int):
-                array[rows] = of_each(name, x, shape)
+                array[rows] = of_each(name, x, shape, array.dtype)
             elif name == "command":
                 array[rows] = policy.command_rows(x)[0]
             else:
-                array[rows] = policy.reading(name, values)[0]
+                read = policy.view if name in policy.views else policy.reading
+                array[rows] = read(name, values)[0]
         restart = values.get("restart")
         if restart is True:
             self.restart(rows)
@@ -148,9 +154,9 @@ class Pool:
         self.version = version
 
 
-def of_each(name: str, x: object, shape: tuple[int, ...]) -> Array:
-    """A reading of many robots in its shape (n, width); ValueError if it has another one."""
-    x = np.asarray(x, np.float32)
+def of_each(name: str, x: Any, shape: tuple[int, ...], kind: DTypeLike = np.float32) -> Array:
+    """A reading of many robots in its shape (n, …); ValueError if it has another one."""
+    x = as_numbers(x, kind)
     if x.shape != shape and not (name == "command" and x.shape == shape[1:]):
         raise ValueError(f"{name} has shape {x.shape}, expected {shape}: a row for each robot")
     return np.broadcast_to(x, shape)

@@ -447,6 +447,7 @@ def interface(policy: "Policy") -> Row:
         "dt": policy.dt,
         "readings": policy.needs,
         "order of readings": policy.reads,
+        "views": policy.views,
         "joints": policy.joints,
         "command": command.get("names"),
         "units of the command": command.get("units"),

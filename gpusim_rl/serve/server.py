@@ -116,7 +116,7 @@ class Server:
         """The answer to a message of a session: msgpack, or the text of what is wrong with it."""
         try:
             pool.write(rows, unpack(message))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             self.metrics.bad_messages += 1
             return errors.printable(errors.reason(error))
         loop = asyncio.get_running_loop()

@@ -108,8 +108,14 @@ def create_run(cfg: Config, iteration: Iteration) -> tuple[Run, Config]:
 def continue_run(cfg: Config, iteration: Iteration) -> Opened:
     """The run of resume=, with its last checkpoint loaded into iteration.
 
-    ValueError if more iterations are done than the configuration wants.
+    ValueError if more iterations are done than the configuration wants, or a file key of a learner
+    of the user's own is set that the run had not: it was null, or was not declared.
     """
+    values, kept = flatten(cfg.plain), cfg.plain.get("files", {})
+    for key in (file.key for file in own_files(cfg) if file.key not in kept):
+        if values[key] is not None:
+            new = f"{key} null → {values[key]}"
+            raise ValueError(f"resume= continues a run as it was, which cannot change: {new}")
     run, group = Run.open(Path(str(cfg.resume))), iteration.group
     if group.rank == 0:
         run.lock()
@@ -124,6 +130,8 @@ def continue_run(cfg: Config, iteration: Iteration) -> Opened:
     if iteration.iterations > cfg.iterations:
         done = f"{run.path} has done {iteration.iterations} already"
         raise ValueError(f"iterations={cfg.iterations}: {done}")
+    if "done" in metadata and iteration.iterations < cfg.iterations:
+        errors.warn(f"{run.path}: its learner was done at iteration {iteration.iterations}")
     metadata["rollbacks"] = str(rollbacks)
     group.barrier()  # all have read
     if group.rank == 0:

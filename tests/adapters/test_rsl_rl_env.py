@@ -18,8 +18,7 @@ from tests.adapters.conftest import KEYS, upset
 
 
 def test_a_step_is_the_envs():
-    """Views, rewards and ends are an Env's under the same actions; a time-out and a fault are
-    `time_outs`, a fall is not."""
+    """Views, rewards and ends; a time-out and a fault are `time_outs`, a fall is not."""
     worlds = rsl_rl_env.make("quadruped", 4, seed=3, **KEYS)
     env = make_env(num_envs=4, seed=3, stagger=False)
     assert (worlds.num_envs, worlds.num_actions, worlds.max_episode_length) == (4, 12, 1000)
@@ -53,8 +52,7 @@ def test_nothing_is_read_on_the_host():
 
 
 def test_the_real_runner_trains():
-    """Two iterations of rsl_rl's OnPolicyRunner, time-outs among them, change the actor; and its
-    rewards are ours."""
+    """Two iterations of OnPolicyRunner change the actor; its rewards are ours."""
     worlds = rsl_rl_env.make("quadruped", 8, **KEYS, **{"task.episode": 0.1})
     from rsl_rl.runners import OnPolicyRunner  # imports a compiler, which takes seconds
 

@@ -16,8 +16,7 @@ from tests.adapters.conftest import KEYS, upset
 
 
 def test_ends_are_told_as_stable_baselines3_has_them():
-    """A time-out has its last observation and is bootstrapped, a fall is not, nor a fault; other
-    infos are empty."""
+    """A time-out is bootstrapped with its last observation, no fall or fault."""
     env = sb3_env.make("quadruped", 4, **KEYS)
     twin = gymnasium_env.make("quadruped", 4, **KEYS)
     env.seed(1)
@@ -57,8 +56,7 @@ def test_asked_of_all_or_refused():
 
 @pytest.mark.slow
 def test_stable_baselines3_learns_cartpole():
-    """PPO of Stable-Baselines3 swings the pole up: six times the return and more after 51,200
-    steps."""
+    """Its PPO has six times the return after 51,200 steps."""
     env = sb3_env.make("cartpole", 256, seed=1, **KEYS)
     net = dict(net_arch=[64, 64])
     model = PPO("MlpPolicy", VecMonitor(env), policy_kwargs=net, seed=1, device="cpu", **CARTPOLE)

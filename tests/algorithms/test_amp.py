@@ -39,7 +39,7 @@ def shown() -> Demonstrations:
 def make(worlds: slice = slice(0, B), group: ProcessGroup = SINGLE, **numbers: Any) -> AMP:
     """A small model of some of the worlds."""
     ids = torch.arange(B)[worlds]
-    about = dict(views=VIEWS, action_width=1, num_envs=len(ids), num_steps=T, horizon=10, dt=DT)
+    about = dict(views=VIEWS, action_width=1, num_rows=len(ids), num_steps=T, horizon=10, dt=DT)
     about |= dict(clip=1.0, worlds=ids)
     count, given = torch.zeros((), dtype=torch.int64), {"reward.demos": shown()}
     spec = Spec(**about, iteration=count, seed=1, threads=1, group=group, given=given)  # type: ignore

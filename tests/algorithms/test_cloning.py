@@ -1,5 +1,6 @@
 """Cloning: returns of demonstrations, the clone, the anchor, and what a training asks of them."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,10 @@ import pytest
 import torch
 
 from gpusim_rl.algorithms.cloning.cloning import Cloning
-from gpusim_rl.assembly.iteration import make_iteration
+from gpusim_rl.algorithms.ppo.ppo import PPO
+from gpusim_rl.algorithms.ppo.spec import SPEC
+from gpusim_rl.assembly.iteration import make_iteration, read_all_files
+from gpusim_rl.assembly.joining import RunSpec, assemble
 from gpusim_rl.core.record import Record, vector
 from gpusim_rl.core.states import copy_state
 from gpusim_rl.evaluation.demonstrate import describe_env
@@ -183,3 +187,23 @@ def test_what_does_not_fit_is_refused(shown, tmp_path, words, message):
     with pytest.raises((ValueError, OSError)) as error:
         make_iteration(check_words(*WORDS, f"run_dir={tmp_path / 'run'}", *words))
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_algorithm_like_ppo(shown):
+    """What it does before the first step, and its reward models, take PPO itself; one that neither
+    clones nor names `demos` among its files is refused."""
+    cfg, taken = make_config(*WORDS, f"demos={shown}"), []
+    env = make_iteration(cfg).env
+    run = RunSpec(num_steps=4, graph="off", threads=1, given=read_all_files(cfg, env))
+
+    def make_rewards(spec, learner):
+        taken.append(learner)
+        return []
+
+    own = replace(SPEC, begin=lambda learner, *_: taken.append(learner), make_rewards=make_rewards)
+    iteration = assemble(env, own, cfg.algo.settings, run)
+    iteration.begin()
+    assert type(iteration.learner) is Cloning and iteration.learner.error > 0
+    assert [type(x) for x in taken] == [PPO, PPO]
+    with pytest.raises(ValueError, match=r"^demos= is for algo=ppo and algo=sac, not for PPO$"):
+        assemble(env, replace(own, clone=None), cfg.algo.settings, run)

@@ -1,7 +1,9 @@
 """Distillation: who acts, what is learned of it, and a run that keeps its teacher."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -199,6 +201,13 @@ def test_mistakes(folder):
         with pytest.raises((ValueError, OSError), match=says):
             Trainer(configure(*SMALL, *words.split(), "run_dir=run", "num_envs=16"))
     assert not Path("run").exists()
+
+
+def test_no_teacher():
+    """A learner that is made from ours is not asked for one by the configuration, but here."""
+    iteration: Any = distilling()
+    with pytest.raises(ValueError, match="name it with teacher=RUN"):
+        SPEC.make(replace(iteration.spec, given={}), iteration.learner.cfg)
 
 
 @pytest.mark.matrix

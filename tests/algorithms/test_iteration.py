@@ -167,6 +167,7 @@ def test_numbers_that_somebody_else_writes():
         ({"rates": None}, "the learner Wrong lacks rates"),
         ({"metrics": []}, "the learner Wrong: metrics is list, expected tuple"),
         ({"columns": ["obs"]}, "the learner Wrong: columns is list, expected dict"),
+        ({"columns": {"x": 3}}, r"the learner Wrong: columns\['x'\] is int, .* Column"),
         ({"columns": {"depth": vector(7)}}, r"the column 'depth' .* choose of obs \(5,\), critic"),
         (
             {"columns": {"obs": vector(3)}},

@@ -1,5 +1,6 @@
 """Algorithms of a user's own in a working directory: see tests/own_algorithms.py."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -8,6 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from gpusim_rl.algorithms.ppo.spec import SPEC
+from gpusim_rl.core.file_keys import FileKey
+from gpusim_rl.core.ring import RingSpec
 from tests import own_algorithms
 from tests.command_lines import command, refused
 from tests.shared import shared
@@ -123,3 +127,22 @@ def test_a_learner_that_is_wrong(tmp_path):
     says = f"importing {tmp_path}/algorithms/mine.py\nerror: the learner Mine lacks rates\n"
     assert (done.returncode, done.stderr) == (2, says), done
     assert {x.name for x in tmp_path.iterdir()} == {"algorithms", "conf"}
+
+
+@pytest.mark.parametrize(
+    "part, wanted",
+    [
+        ({"ring": RingSpec(4)}, "a function"),
+        ({"make_policy": None}, "a function"),
+        ({"world_multiple": 4}, "a function"),
+        ({"settings": SPEC}, "a dataclass"),
+        ({"changeable": "gamma"}, "a tuple of str"),
+        ({"files": FileKey("algo.labels", "copy")}, "a tuple of FileKey"),
+        ({"files": ("algo.labels",)}, "a tuple of FileKey"),
+    ],
+)
+def test_a_part_of_a_spec_is_of_another_type(part, wanted):
+    """It is named in one line as the SPEC is made."""
+    (name,) = part
+    with pytest.raises(ValueError, match=rf"^SPEC\.{name} is .*, expected {wanted}$"):
+        dataclasses.replace(SPEC, **part)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusim_rl.assembly.learners import own_files
 from gpusim_rl.config import resume
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer
@@ -98,6 +99,19 @@ def test_a_run_keeps_the_file(how, write, capsys):
             check_words(*go_on, "algo.labels=labels.txt")
 
 
+def test_a_file_that_the_run_had_not_is_refused(write):
+    """A key that was null stays null: nothing would keep its file."""
+    write("copy")
+    trainer = Trainer(check_words(*WORDS, "run_dir=run"))
+    trainer.train()
+    trainer.close()
+    before = Path("run/config.yaml").read_text()
+    words = ("resume=run", "task_code=here", "iterations=2", LABELS)
+    with pytest.raises(ValueError, match=CHANGED + r"algo\.labels null → labels\.txt$"):
+        Trainer(check_words(*words))
+    assert Path("run/config.yaml").read_text() == before
+
+
 @pytest.mark.parametrize(
     "declared, words, says",
     [
@@ -105,6 +119,12 @@ def test_a_run_keeps_the_file(how, write, capsys):
         (["hash"], ["algo.labels=7"], r"^algo\.labels=7: expected a path$"),
         (["copy", "algo.lables"], [], r"^unknown file key 'algo\.lables': choose one of .*labels"),
         (["cut"], [], r"algo\.labels: 'cut': choose one of copy, keep, hash$"),
+        (
+            ["copy", "algo.labels", ", '../x'"],
+            [],
+            r"labels: name='\.\./x' lies outside of the run$",
+        ),
+        (["copy", "algo.labels", ", '/tmp/x'"], [], r"labels: name='/tmp/x' lies outside of the"),
         (["keep", "algo.labels", ""], [], r"^file key algo\.labels: keep needs read"),
     ],
 )
@@ -114,3 +134,9 @@ def test_mistakes(declared, words, says, write):
     with pytest.raises((ValueError, OSError), match=says) as caught:
         Trainer(check_words(*WORDS, *(words or [LABELS]), "run_dir=run"))
     assert "\n" not in str(caught.value) and not Path("run").exists()
+
+
+def test_a_key_of_ours(write):
+    """A learner may have one, such as that of the distillation which it is made from."""
+    write("keep", "teacher", "")
+    assert own_files(check_words(*WORDS, "teacher=labels.txt")) == ()

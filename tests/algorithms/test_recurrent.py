@@ -6,7 +6,6 @@ import torch
 from gpusim_rl.algorithms.collector import Collector, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.algorithms.ppo.loss import STATS, loss
-from gpusim_rl.algorithms.ppo.samples import first_steps
 from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.record import Record
 from gpusim_rl.core.rng import Rng
@@ -57,7 +56,7 @@ def test_values_of_ends(collected):
     """Time-outs bootstrap with their episode's memory, as a loop over single steps has it."""
     r, policy, cfg = collected.source.record, collected.policy, collected.learner.cfg
     memory, value, end = r.memory["critic"], [], []
-    for t, begin in enumerate(first_steps(r)):
+    for t, begin in enumerate(r.first_steps()):
         memory = restarted({"critic": memory}, begin == 1)["critic"]
         critic = policy.critic_normalizer(r.critic[t])
         now, memory = policy.critic(critic, memory)
@@ -146,7 +145,7 @@ def test_an_evaluation_remembers(memory):
 def test_what_does_not_divide():
     """Minibatches of whole worlds must divide the worlds, and not the steps."""
     remembering(8, num_steps=3, num_minibatches=4)
-    with pytest.raises(ValueError, match="num_minibatches=3 does not divide num_envs=8"):
+    with pytest.raises(ValueError, match="num_minibatches=3 does not divide num_envs × agents=8"):
         remembering(8, num_minibatches=3)
     assert make_settings().num_minibatches == 4
 

@@ -39,7 +39,7 @@ def make(worlds: slice = slice(0, B), group: ProcessGroup = SINGLE, **numbers: A
     about = dict(
         views=dict(critic=vector(NC)),
         action_width=1,
-        num_envs=len(ids),
+        num_rows=len(ids),
         num_steps=T,
         horizon=10,
         dt=DT,

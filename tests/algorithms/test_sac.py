@@ -17,7 +17,7 @@ from gpusim_rl.networks.squashed import SoftActorCritic
 from gpusim_rl.networks.symmetric import EvenOddSplit
 from gpusim_rl.runs.demonstrations import Demonstrations, demonstration_columns
 from tests.guard import reads_nothing
-from tests.worlds import TASKS, goes_on, join, make_env, read
+from tests.worlds import TASKS, differing, goes_on, join, make_env, read
 
 SMALL: dict[str, Any] = dict(hidden=(16, 16), batch_size=16, warmup=32, updates=1, replay=24)
 
@@ -203,7 +203,7 @@ def test_a_loss_that_is_no_number_is_skipped():
 @pytest.mark.parametrize(
     "numbers, says",
     [
-        ({"batch_size": 12}, "algo.batch_size=12: expected a multiple of num_envs=8"),
+        ({"batch_size": 12}, "algo.batch_size=12: expected a multiple of num_envs × agents=8"),
         ({"policy_delay": 3}, "algo.policy_delay=3: expected a divisor of num_steps"),
         ({"replay": 6}, "algo.replay=6: expected more than num_steps=8"),
         ({"window": 24}, "algo.window=24: expected less than algo.replay"),
@@ -216,14 +216,14 @@ def test_numbers_that_do_not_fit(numbers, says):
 
 
 def test_a_ring_begins_with_demonstrations():
-    """Its first rows are the file's, windows are drawn from them, and the worlds go on behind."""
+    """It does so also after a load, if no checkpoint holds it; the worlds go on behind them."""
     env = make_env("cartpole", 8)
     record = Record.zeros(demonstration_columns(env.views, 1), 60, device=torch.device("cpu"))
     for name in ("obs", "critic", "action", "end"):
         record.column(name).normal_(generator=torch.Generator().manual_seed(1))
     record.column("truncated")[-1] = 1.0
     given = {"demos": Demonstrations(record, {})}
-    sac = make_sac(env, num_steps=4, symmetry="none", given=given)
+    sac = make_sac(env, num_steps=4, symmetry="none", given=given, save_ring=False)
     sac.begin()
     learner, ring = sac.learner, sac.ring.record
     assert sac.ring.count.tolist() == [8] * 8
@@ -235,3 +235,6 @@ def test_a_ring_begins_with_demonstrations():
     assert torch.equal(before, ring.obs[:8]) and sac.ring.written == 12
     assert ring.obs[8:12].abs().sum() > 0 and not ring.obs[12:].any()
     assert sac.report()()["skipped"] == 0
+    state = sac.state()
+    sac.load(state, "itself")
+    assert differing(state, sac.state()) == [] and sac.ring.count.tolist() == [8] * 8

@@ -31,8 +31,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("sim", SMALL)
 def test_it_measures_every_level(tmp_path, sim):
-    """Table and JSON hold every level, also of a policy that remembers; a ratio is the quotient of
-    the rates of its own repetition."""
+    """In table and JSON; a ratio is of the rates of one repetition."""
     out = tmp_path / "bench.json"
     done = run(tmp_path, "task=quadruped", f"out={out}", *SMALL[sim])
     assert done.returncode == 0, done.stderr

@@ -20,8 +20,7 @@ CHEAP = {"update_epochs": 1, "num_minibatches": 1}  # an update that takes no ti
 
 
 def slow_env() -> Env:
-    """The cartpole with so short a timestep that a control step has 400; its engine has one
-    thread."""
+    """The cartpole with 400 timesteps in a control step; its engine has one thread."""
     task = make_task("cartpole")
     model = copy.copy(task.mjm)
     model.opt.timestep = task.dt / 400
@@ -36,19 +35,13 @@ def profile(ppo: PPO) -> dict[str, Any]:
     return measure(ppo, QUICK)
 
 
-def test_slow_physics():
-    """Many timesteps in a control step: bound by simulation."""
-    env = slow_env()
-    results = profile(make_ppo(env, **CHEAP))
-    assert results["bound_by"] == "simulation" and results["shares"]["physics"] > 0.6
-
-
 def test_one_core(monkeypatch):
-    """Slow physics with one thread where two cores are there: the line says that one is busy."""
+    """Many timesteps in a control step, on one thread of two: bound by simulation on one core."""
     monkeypatch.setattr("gpusim_rl.training.bottleneck.cores_available", lambda: 2)
     ppo = make_ppo(slow_env(), **CHEAP)
     with torch_threads(1):
         results = profile(ppo)
+    assert results["bound_by"] == "simulation" and results["shares"]["physics"] > 0.6
     assert results["verdict"].startswith("bound by simulation on one core: physics takes ")
     assert results["verdict"].endswith(" of 2 cores busy") and results["cores_busy"] < 1.1
 

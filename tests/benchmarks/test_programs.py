@@ -3,35 +3,47 @@
 import json
 import runpy
 import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import cluster_model, levels, mjlab, profile, reference_ppo, tasks, time_to_success
+from benchmarks import (
+    cluster_model,
+    levels,
+    mistakes,
+    mjlab,
+    profile,
+    reference_ppo,
+    tasks,
+    time_to_success,
+)
 from tests.command_lines import command
+from tests.packages import source_files
 from tests.worlds import ROOT, TASKS, make_env, make_ppo
 
 SMALL = ("device=cpu", "warmup=1", "repeats=1", "num_envs=8", "num_steps=4", "fuse=off")
 
 
 @pytest.mark.slow
-def test_tasks_has_a_row_for_each_pair(tmp_path):
-    """Each task and sim is measured with the same keys, and the table has a row for each. A pair
-    that fails is named, and the others go on."""
-    words = (
-        "tasks=[cartpole,flying]",
-        "sims=[native,warp]",
-        "out=all.json",
-        "seconds=1e-3",
-        *SMALL,
-    )
-    done = command("-m benchmarks.tasks", *words, cwd=tmp_path)
-    assert done.returncode == 1 and done.stderr.count("\n") == 2, done.stderr
-    assert "error: task=flying sim=warp" in done.stderr and "unknown task 'flying'" in done.stderr
-    results = json.loads((tmp_path / "all.json").read_text())
+def test_tasks_has_a_row_for_each_pair(tmp_path, monkeypatch, capsys):
+    """Of task and sim; a pair that fails is named, and the others go on."""
+    forked = partial(command, "-m benchmarks.levels", cwd=tmp_path)
+    processes = SimpleNamespace(run=lambda line, **_: forked(*line[3:]))
+    monkeypatch.setattr(tasks, "subprocess", processes)
+    out = tmp_path / "all.json"
+    words = ("tasks=[cartpole,flying]", "sims=[native,warp]", f"out={out}", "seconds=1e-3")
+    with pytest.raises(SystemExit) as end:
+        tasks.main([*words, *SMALL])
+    said, error = capsys.readouterr()
+    assert end.value.code == 1 and error.count("\n") == 2, error
+    assert "error: task=flying sim=warp" in error and "unknown task 'flying'" in error
+    results = json.loads(out.read_text())
     names = [(x["task"], x["sim"], x["num_envs"]) for x in results]
     assert names == [("cartpole", "native", 8), ("cartpole", "warp", 8)]
     assert all(x["steps_per_s"]["training"]["median"] > 0 for x in results)
-    rows = [line.split()[:3] for line in done.stdout.splitlines()]
+    rows = [line.split()[:3] for line in said.splitlines()]
     head = next(i for i, row in enumerate(rows) if row[:2] == ["task,", "sim"])
     assert rows[head + 1 : head + 3] == [["cartpole,", "native", "8"], ["cartpole,", "warp", "8"]]
     assert tasks.TASKS == TASKS
@@ -95,8 +107,7 @@ def test_each_program_starts(monkeypatch, capsys):
 
 
 def test_the_plain_update_is_the_same_update():
-    """The fused update and the reference do the same: after three epochs weights agree to 0.5 % of
-    their step."""
+    """After three epochs its weights are the fused ones' to 0.5 % of their step."""
     steps = []
     for plain in (True, False):
         ppo = make_ppo(make_env(num_envs=32, episode=0.3), update_epochs=3, ent_coef=0.01)
@@ -127,8 +138,7 @@ def test_both_updates_are_timed(tmp_path, capsys):
 
 
 def test_rates_of_another_trainer():
-    """Both ways in which rsl_rl prints its speed are read, colors and commas aside, and nothing
-    else is."""
+    """Both ways in which rsl_rl prints its speed are read, and nothing else."""
     old = "\x1b[1m Learning iteration 3/40 \x1b[0m\n"
     old += "     Computation: 98304 steps/s (collection: 0.9s, learning 0.1s)\n"
     new = "      Steps per second: 101,250 \n      Total steps: 98304 \n"
@@ -142,3 +152,18 @@ def test_a_comparison_that_fails_says_why(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(ValueError, match="its training ended with 1: no such robot"):
         mjlab.mjlab(4)
+
+
+def test_mistakes_are_drawn_from_a_seed():
+    """A seed draws the same mistakes, in lines that ran, of each kind; each file still compiles."""
+    lines = {file: {*range(1, 5000)} for file in source_files(ROOT)[:60]}
+    drawn = [mistakes.draw(seed, 40, lines) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert {mistake.kind for mistake in drawn[0]} == {*mistakes.KINDS}
+    for mistake in drawn[0]:
+        source = (ROOT / mistake.file).read_bytes()
+        assert mistake.plant(source) != source
+        compile(mistake.plant(source), "planted", "exec")
+    few = {Path("gpusim_rl/core/maths.py"): {*range(1, 60)}}
+    assert {x.file for x in mistakes.draw(1, 20, few)} == {*few}
+    assert max(x.line for x in mistakes.draw(1, 20, few)) < 60

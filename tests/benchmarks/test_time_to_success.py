@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks import program, time_to_success
 from benchmarks.time_to_success import Actor, Case, Clock, judge, meets, ratios, summarize
-from tests.command_lines import command
 from tests.worlds import make_env, make_ppo
 
 SMALL = (
@@ -32,14 +31,15 @@ def result(*rows: dict, speed: float = 1000.0) -> dict:
 
 
 @pytest.mark.slow
-def test_two_settings(tmp_path):
-    """Each setting is trained; every second actor and the last are judged, with their time, samples
-    and scores; the picture is one."""
+def test_two_settings(tmp_path, monkeypatch, capsys):
+    """Each is trained; every second actor and the last are judged; the picture is one."""
+    monkeypatch.setattr(program, "apart", lambda function, *words: function(*words))
     out, picture = tmp_path / "time.json", tmp_path / "time.svg"
     settings = 'settings=["algo.gamma=0.9", "algo.gamma=0.99 num_envs=16"]'
     words = (*SMALL, settings, "seeds=[3]", f"out={out}", f"picture={picture}")
-    done = command("-m benchmarks.time_to_success", *words, cwd=tmp_path, fresh=True)
-    assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
+    time_to_success.main([*words])
+    said, error = capsys.readouterr()
+    assert error == ""
     report = json.loads(out.read_text())
     assert report["task"] == "cartpole" and report["episodes"] == 4
     one, two = report["cases"]
@@ -56,9 +56,9 @@ def test_two_settings(tmp_path):
             assert made["steps_per_s"] == pytest.approx(20 * worlds / made["train_s"])
             assert made["cores"] > 0.2 and made["start_s"] > 0 and made["versions"]["torch"]
     assert set(report["ratios"]) == {two["name"]}
-    turns = [line.split(":")[0] for line in done.stdout.splitlines() if line.startswith("seed ")]
+    turns = [line.split(":")[0] for line in said.splitlines() if line.startswith("seed ")]
     assert turns == [f"seed 3, {case['name']}" for case in (one, two)]
-    assert f"{two['name']} is better than {one['name']} by: time to success" in done.stdout
+    assert f"{two['name']} is better than {one['name']} by: time to success" in said
     assert picture.read_text().startswith("<?xml") and "svg" in picture.read_text()
 
 
@@ -142,8 +142,7 @@ def test_drives_count(monkeypatch):
 
 
 def test_judging_may_end_early():
-    """With judge=first, actors after the first that counts are not judged, but the last is. With
-    judge=bisect, few are."""
+    """judge=first judges none after the first that counts but the last, bisect few."""
     actors = [Actor(i, i, float(i), float(i), {}) for i in range(1, 6)]
 
     def score(actor):

@@ -136,12 +136,20 @@ def evaluations(cfg: Config, many: Any) -> dict[str, Any]:
 
 
 def continue_it(many: Any) -> dict[str, Any]:
-    """Load a training's own state: its lives before and after, and the mean of evaluations."""
+    """Load a training's own state, and what it has learned: its lives before and after, the mean of
+    evaluations, the updates by which earlier packets are older then, and whether sums stay."""
     many.env.success.fill_(0.25)
     state, lives = many.state(), [*many.source.ledger.lives]
     many.env.success.zero_()
     many.load(state, "itself")
-    return {"lives": [lives, [*many.source.ledger.lives]], "success": many.env.success.item()}
+    version, sums = many.source.version, many.env.statistics.totals.fill_(7.0).clone()
+    many.load_learned(state, "itself")
+    return {
+        "lives": [lives, [*many.source.ledger.lives]],
+        "success": many.env.success.item(),
+        "older": many.source.version - version,
+        "sums": torch.equal(sums, many.env.statistics.totals),
+    }
 
 
 def on_their_own(folder: Path) -> dict[str, Any]:
@@ -193,8 +201,7 @@ def on_their_own(folder: Path) -> dict[str, Any]:
 
 
 def send_nan(many: Any) -> list[Any]:
-    """Packets of the first actor with a number that is not finite, in a row and in the sums, and
-    with too few columns: what becomes of both."""
+    """What becomes of packets with numbers that are not finite, or with too few columns."""
     source, life = many.source, many.source.ledger.lives[0]
     while not source.packets:
         source.ask_idle(0)

@@ -1,5 +1,4 @@
-"""Actors in other processes: bit for bit as one process in step, and bounded without. One Ray for
-all tests, which a program of its own starts."""
+"""Actors in other processes: as one process in step, and bounded without; one Ray for all tests."""
 
 import json
 import os
@@ -63,9 +62,7 @@ def test_actors_have_a_device_of_their_own(monkeypatch):
 
 @pytest.mark.slow
 def test_in_step_is_one_process(seen):
-    """Three actors in step with the learner give every bit of one process, worlds too, with a
-    memory and a bonus for what is new, after the death of one and after a resume of one process's
-    checkpoint. Nothing is corrected for."""
+    """Every bit, with a memory and RND, after a death and after a resume."""
     now = seen["in step"]
     assert now["after a death"] == [] and now["after a resume"] == []
     assert now["deaths"] == 1 and now["correction"] == "none"
@@ -74,8 +71,7 @@ def test_in_step_is_one_process(seen):
 
 @pytest.mark.slow
 def test_a_ring_in_step_is_that_of_one_process(seen):
-    """Two actors fill the ring of SAC: it and what is learned are one process's to the bit, after a
-    resume, too."""
+    """The ring of SAC and what is learned, to the bit, after a resume, too."""
     now = seen["ring"]
     assert now["one process"] == [] and now["after a resume"] == []
     assert now["learned"] and now["rows"] == 32
@@ -83,9 +79,7 @@ def test_a_ring_in_step_is_that_of_one_process(seen):
 
 @pytest.mark.slow
 def test_no_step_is_learned_from_twice(seen):
-    """Without step the lag is bounded, late packets are refused and counted, and each packet that
-    was learned from is of an account, over a death and a stopped actor. That the policy of a
-    packet is older is corrected for."""
+    """The lag is bounded and corrected; late packets are refused, all are counted."""
     now = seen["on their own"]
     assert now["row"]["cluster/lag_max"] <= 1
     assert now["row"]["cluster/refused"] >= 1 and now["row"]["cluster/deaths"] == 1
@@ -97,23 +91,19 @@ def test_no_step_is_learned_from_twice(seen):
 
 @pytest.mark.slow
 def test_lives_of_an_actor(seen):
-    """A packet that is not finite, or whose arrays do not fit, is refused and counted; nothing is
-    learned from it, and its actor begins its next life. So does one that is started again, and
-    each after a resume. After SIGTERM an actor ends and no packet is lost. One with another reward
-    is refused in one line that names the difference."""
+    """A wrong packet, a restart and a resume begin a new one; SIGTERM loses no packet. What was
+    collected before another run's policy was taken is too old."""
     now = seen["on their own"]
     assert now["broken"] == [[False] * 4, 2, 2, 4]
     assert now["continued"]["lives"] == [[5, 1], [6, 6]]
+    assert now["continued"]["older"] > 1 and now["continued"]["sums"]
     assert now["handed in"]
     assert now["refused"].startswith("actor 1 is refused: its task is ")
 
 
 @pytest.mark.slow
 def test_evaluations_are_beside_the_learner(seen):
-    """Each success comes some iterations later, and is that of the policy of the iteration that the
-    row names. One that an evaluator did not live to give comes from the next. The one that is high
-    enough ends the training, and marks the checkpoint of its iteration. A checkpoint has their mean
-    where the actors begin anew, too: curricula by success follow it."""
+    """Each is of its row's policy, outlives a death, marks its checkpoint and ends it."""
     now = seen["on their own"]["evaluated"]
     assert len(now["lateness"]) == 3 and min(now["lateness"]) > 0
     assert now["scores"] == pytest.approx([0.5, 0.5, 0.9], abs=1e-8)
@@ -140,8 +130,7 @@ def test_a_process_is_free_after_an_error(monkeypatch):
 
 @pytest.mark.slow
 def test_nothing_is_open_to_others(seen):
-    """Every listening socket of the program and of its children is on 127.0.0.1. Ray would write
-    a token for all programs of the user to the home."""
+    """Every socket listens on 127.0.0.1, and Ray writes no token to the home."""
     sockets = seen["on their own"]["sockets"]
     assert sockets and {*sockets} <= {"127.0.0.1", "::ffff:127.0.0.1"}
     assert ".ray" not in seen["home"]
@@ -184,8 +173,7 @@ def test_mistakes_are_one_line(words, says):
 
 @pytest.mark.matrix
 def test_two_ranks_with_two_actors_each_are_one_with_four(tmp_path):
-    """In step, two processes of torchrun learn what one does, and their checkpoint has all worlds.
-    Ahead, they go on from there, and get the success of an evaluation beside them."""
+    """In step; ahead they go on, with an evaluation beside them."""
     words = ["task=cartpole", *TINY, "num_envs=64", "iterations=3", "log=none", "save_every=1"]
     words += ["cluster=ray", "cluster.actors=4", "cluster.sync=true"]
     words += ["algo.learning_rate=1e-4", "algo.lr_max=1e-4"]  # rounding grows with the rate
@@ -206,8 +194,7 @@ def test_two_ranks_with_two_actors_each_are_one_with_four(tmp_path):
 
 @pytest.mark.matrix
 def test_gradients_of_actors(tmp_path):
-    """docs/examples/a3c.py trains the learner of its page with gradients of two actors, and leaves
-    a run."""
+    """docs/examples/a3c.py trains its page's learner with two actors' gradients."""
     for path, text in files("docs/change-the-algorithm.md").items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
@@ -243,8 +230,7 @@ def test_what_machines_have_in_common():
 
 @pytest.mark.parametrize("later", ["", "os.environ.update(engine.LOOPBACK)"])
 def test_ray_that_was_imported_before(monkeypatch, later):
-    """It has read already where it listens, which is on all interfaces: it is not started, whatever
-    the environment says by now."""
+    """It listens on all interfaces: it is not started, whatever the environment says."""
     code = f"import ray, os; from gpusim_rl.cluster import engine\n{later}"
     code += "\ntry: engine.Engine(1, None)\nexcept ValueError as error: print(error)"
     monkeypatch.delenv(*engine.LOOPBACK, raising=False)

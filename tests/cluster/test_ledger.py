@@ -14,8 +14,7 @@ def packet(actor: int = 0, life: int = 0, sequence: int = 0, version: int = 0, s
 
 
 def test_a_packet_is_learned_from_once():
-    """The ledger refuses another columns', an older life's, a second and a late packet, one of a
-    version that is not made yet or of an actor that is none. It says what became of each number."""
+    """Each other one is refused by its reason, and each number is accounted for."""
     ledger = Ledger("s", max_lag=2, actors=2)
     ledger.lives[1] = 1
     packets = [(packet(), 2), (packet(sequence=2), 1), (packet(sequence=2), 1)]

@@ -1,5 +1,4 @@
-"""The command line: a mistake gets one line, no traceback, and leaves nothing behind; each log=
-ends where it should."""
+"""The command line: a mistake gets one line and leaves nothing; each log= ends where it should."""
 
 import json
 import os
@@ -199,23 +198,20 @@ FILES |= {"hashes.jsonl", "checkpoints", "eval.json", "readings.json", "policy.o
 
 @pytest.mark.parametrize("line", TRAIN)
 def test_train_answers_a_mistake_at_once(here, line):
-    """train.py answers a wrong key, value or option in one line, before torch and MuJoCo are
-    loaded."""
+    """In one line, before torch and MuJoCo are loaded."""
     assert TRAIN[line] in refused("train.py", *line.split(), cwd=here, block="torch mujoco warp")
 
 
 @pytest.mark.parametrize("line", BUILD)
 def test_what_is_built_answers_for_its_numbers(line):
-    """A number out of its range is a ValueError with key, value and range where it is used;
-    train.py makes it one line."""
+    """A ValueError with key, value and range; train.py makes it one line."""
     with pytest.raises(ValueError, match=re.escape(BUILD[line])):
         make_iteration(make_config("num_envs=4", *line.split()))
 
 
 @pytest.mark.parametrize("line", PLAY)
 def test_play_answers_a_mistake_at_once(here, line):
-    """play.py answers a wrong key, value or path in one line, before torch and MuJoCo are
-    loaded."""
+    """In one line, before torch and MuJoCo are loaded."""
     assert PLAY[line] in refused("play.py", *line.split(), cwd=here, block="torch mujoco warp")
 
 
@@ -256,8 +252,7 @@ MODELS: dict[str, tuple[str | None, str]] = {
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_model_that_does_not_fit(here, model, capsys):
-    """A model file that is missing, broken, or lacks what the task reads gets one line that names
-    what is wrong."""
+    """What is missing, broken, or lacks what the task reads is named in one line."""
     text, says = MODELS[model]
     if text:
         (here / "robot.xml").write_text(text)
@@ -269,8 +264,7 @@ def test_a_model_that_does_not_fit(here, model, capsys):
 
 
 def test_run_directory_that_cannot_be_written(here, trained):
-    """A run directory under a file, in /proc or not empty is refused in one line, and nothing of it
-    remains."""
+    """One line each, and nothing of it remains."""
     (here / "file").write_text("x")
     for path, says in (
         ("file/run", "Not a directory"),
@@ -295,8 +289,7 @@ def both(says: str, capsys: Any) -> None:
 
 
 def test_checkpoint_that_is_cut_short(here, copy, capsys):
-    """Truncated checkpoints are refused by play.py and by resume= in one line; of one alone the one
-    before takes the place."""
+    """The one before takes its place; if none is whole, both programs say it in one line."""
     for file in Run(copy).checkpoints.saved()[::-1]:
         done = command("play.py", "run=run", "mode=evaluate", "episodes=4", cwd=here)
         assert done.returncode == 0 and done.stderr.count("\n") == (
@@ -346,8 +339,7 @@ DISAGREE = "reward terms and weights disagree: "
     ],
 )
 def test_config_of_a_run_is_not_trusted(copy, key, value, says, capsys):
-    """A run's config.yaml with a term without weight or a key that is none is refused in one
-    line."""
+    """A term without weight or an unknown key is one line."""
     place = tree = yaml.safe_load((copy / "config.yaml").read_text())
     *sections, last = key.split(".")
     for section in sections:
@@ -378,8 +370,7 @@ def foreign() -> bytes:
     ids=["missing", "text", "foreign"],
 )
 def test_onnx_file_that_is_none_of_ours(here, data, says):
-    """play.py onnx= with a missing file, a file that is not ONNX, or a network of another program
-    gets one line."""
+    """Missing, not ONNX, or of another program: one line."""
     if data:
         (here / "p.onnx").write_bytes(data)
     assert says in refused("play.py", "onnx=p.onnx", "video=walk.mp4", cwd=here, block="torch")
@@ -390,8 +381,7 @@ def test_onnx_file_that_is_none_of_ours(here, data, says):
 
 @pytest.mark.slow
 def test_no_off_screen_gl(here, trained):
-    """Without a library for off-screen OpenGL, or without a driver behind it, one line says what to
-    install."""
+    """Without a library, or without a driver behind it, one line says what to install."""
     line = ("play.py", f"run={trained}", "video=walk.mp4", "seconds=1")
     for settings in (
         {"hide": "EGL OSMesa", "block": "torch mujoco"},
@@ -403,8 +393,7 @@ def test_no_off_screen_gl(here, trained):
 
 @pytest.mark.slow
 def test_a_display_that_does_not_open(here, trained):
-    """A DISPLAY on which no window opens gets one line, for the viewer and for a video through
-    it."""
+    """One line, for the viewer and for a video through it."""
     line = ("play.py", f"run={trained}")
     says = "no window can be opened on the display :99"
     assert says in refused(*line, cwd=here, DISPLAY=":99")
@@ -438,8 +427,7 @@ def test_help_of_an_environment_with_a_space(here):
 
 @pytest.mark.slow
 def test_multirun(here):
-    """-m makes a run for each value, in directories that say what was swept, and leaves only runs/.
-    The configuration of each is that of a single run. Values that look alike share no directory."""
+    """Each run is that of a single training, in a directory that says what was swept."""
     words = ("task=cartpole", *SMALL, "iterations=1", "log=none")
     sweep = ("seed=2", "algo.hidden=[8],[8,8]")
     said = succeed("train.py", "-m", *sweep, *words, "jobs=2", cwd=here)
@@ -481,8 +469,7 @@ def test_names_of_swept_runs():
 
 
 def test_no_login_needs_no_wandb(trained):
-    """Without a login, log=auto trains where W&B cannot be imported, and leaves what a run
-    directory holds and no more."""
+    """log=auto then trains without W&B, and a run directory holds this and no more."""
     assert {p.name for p in trained.iterdir()} == FILES | {"drives.json", "calibration.json"}
     assert {p.name for p in trained.parent.iterdir()} == {"run", "stdout.txt"}
     assert Run(trained).config["log"]["name"] == "auto"
@@ -491,8 +478,7 @@ def test_no_login_needs_no_wandb(trained):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wandb", "tensorboard"])
 def test_wandb_and_tensorboard(here, trained, name):
-    """log=wandb without a login ends unasked with an offline run, log=tensorboard with event files;
-    resume= may choose them. Both hold the final evaluation, the film and the policy."""
+    """resume= may choose them; both hold the final evaluation, the film and the policy."""
     run = shutil.copytree(trained, here / name)
     film = gray_film(run / "play.mp4")
     os.utime(film, (2**31, 2**31))  # as if it were made during the training
@@ -524,8 +510,7 @@ def test_seeds_of_evaluation_are_apart():
 
 
 def test_a_diverged_training_stops(here):
-    """A training that only gets worse goes back three times, then ends in one line; play.py shows
-    what went wrong."""
+    """It goes back three times, then ends in one line; play.py shows what went wrong."""
     words = ("task=quadruped", *TINY, "iterations=40", "save_every=2", "log=none", "run_dir=run")
     done = command("train.py", *words, "algo.learning_rate=1e30", "algo.lr_max=1e30", cwd=here)
     assert done.returncode == 1 and "Traceback" not in done.stderr

@@ -1,5 +1,4 @@
-"""Multiruns: what is started, how it ends, and what is said of it. A small program stands in for
-the training where none is needed."""
+"""Multiruns, with a small program in the place of trainings."""
 
 import os
 import signal
@@ -13,11 +12,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from gpusim_rl.commands import multirun, train
+from gpusim_rl.commands import multirun
 from gpusim_rl.config import command_line
 from gpusim_rl.core.files import new_directory
-from gpusim_rl.runs.run import Run
-from tests.command_lines import SMALL, environment
 from tests.reports import make_run
 
 FAKE = """
@@ -57,9 +54,7 @@ def start(*words: str) -> int:
 
 
 def test_failed_and_killed_runs(monkeypatch, capfd):
-    """A multirun goes on after a run that fails or is killed, names both in its last line, and
-    exits with 1. Each line has its run's name, and devices are taken in turn. A training that
-    wrote nothing leaves no directory."""
+    """The others go on; the last line names both, and devices are taken in turn."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     assert start("seed=1,2,3,4", "jobs=2") == 1
     out, err = capfd.readouterr()
@@ -76,8 +71,7 @@ def test_failed_and_killed_runs(monkeypatch, capfd):
 
 
 def test_one_at_a_time(monkeypatch, capfd):
-    """Without jobs= the runs follow each other in order, have the terminal and all devices. One
-    that names its device has all of them too."""
+    """Without jobs= in order, with the terminal and all devices; so has one that names its own."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     assert start("seed=5,1,4", "log.group=mine") == 0
     out, err = capfd.readouterr()
@@ -89,8 +83,7 @@ def test_one_at_a_time(monkeypatch, capfd):
 
 
 def test_equal_names_share_no_directory(monkeypatch, capfd):
-    """Neither do two multiruns of the same second, two runs of equal values, nor two runs of two
-    processes. A run with a directory of its own stays there."""
+    """Two multiruns of a second, runs of equal values, several processes."""
     monkeypatch.setattr(multirun, "datetime", SimpleNamespace(now=lambda: datetime(2026, 1, 2)))
     for _ in range(2):
         assert start("seed=1,1", "jobs=2") == 0
@@ -136,8 +129,7 @@ def test_a_signal_ends_all(capfd):
 
 
 def test_a_process_of_torchrun(monkeypatch, capfd):
-    """Of several processes the first alone makes directories. All trainings have another number in
-    torchrun's store, and one runs at a time."""
+    """The first alone makes directories; each training has its number in the store."""
     for name, value in dict(RANK=1, WORLD_SIZE=2, TORCHELASTIC_RESTART_COUNT=1).items():
         monkeypatch.setenv(name, str(value))
     assert start("seed=1,4") == 0
@@ -148,8 +140,7 @@ def test_a_process_of_torchrun(monkeypatch, capfd):
 
 
 def test_the_report_of_all(monkeypatch, capsys):
-    """After the last run to end, here the first, the page of all lies beside them, also if one
-    failed. A failure of the page is one line, and report=false leaves it out."""
+    """It is written after the last to end, also if one failed; its failure is one line."""
     codes = {"1": [None, None, 0], "2": [3], "4": [0]}
 
     def start_fake(job: multirun.Job, place: int) -> SimpleNamespace:
@@ -180,8 +171,7 @@ def test_the_report_of_all(monkeypatch, capsys):
 
 
 def test_the_best_run_is_exported(monkeypatch, capfd):
-    """The trainings export nothing. At the end that with the largest success is exported, or with
-    the largest return among equals. Who says export= or gate= gets what is said."""
+    """By success, then by return; export= or gate= get what they say."""
     scores = {"1": (0.5, 9), "2": (0.75, 1), "4": (0.75, 2), "5": (None, 99), "6": (None, 1)}
     lines: list[list[str]] = []
 
@@ -215,8 +205,7 @@ def test_the_best_run_is_exported(monkeypatch, capfd):
 
 
 def test_a_cluster(here, capfd):
-    """hydra/launcher= hands the runs to submitit. A resource that it lacks is one line, and leaves
-    nothing behind."""
+    """hydra/launcher= hands the runs to submitit; a resource that it lacks is one line."""
     pytest.importorskip("submitit")
     local = "hydra/launcher=submitit_local"
     assert start("seed=1,2,3", local, "hydra.launcher.timeout_min=5") == 1
@@ -232,8 +221,7 @@ def test_a_cluster(here, capfd):
 
 
 def test_resources_of_slurm(here, monkeypatch, capfd):
-    """Words of hydra.launcher. become the lines of a job for sbatch, for which a script stands in.
-    submitit's own names and those of Slurm are understood. A failed job is one line."""
+    """hydra.launcher.KEY= becomes a line of a job for sbatch; a failed job is one line."""
     pytest.importorskip("submitit")
     for name, script in {
         "srun": "",
@@ -265,32 +253,3 @@ def test_without_submitit(monkeypatch, capsys):
         err = capsys.readouterr().err
         assert says in err and err.count("\n") == 1
     assert not [*Path.cwd().iterdir()]
-
-
-@pytest.mark.slow
-def test_a_training_is_killed(here, monkeypatch, capfd):
-    """SIGKILL ends one training; the other is whole, and the page of both is written."""
-    monkeypatch.undo()
-    monkeypatch.chdir(here)
-    for name, value in environment(here.parent / "home").items():
-        monkeypatch.setenv(name, value)
-
-    def kill() -> None:
-        while not (runs := [*here.glob("runs/multirun/*/iterations_99999/*/*.safetensors")]):
-            time.sleep(0.05)
-        os.kill(int((runs[0].parents[1] / ".lock").read_text()), signal.SIGKILL)
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    words = ["-m", "iterations=2,99999", "jobs=2", "task=cartpole", "log=none"]
-    with pytest.raises(SystemExit) as end:
-        train.main([*words, *SMALL, "report=true"])
-    thread.join()
-    out, err = capfd.readouterr()
-    says = "error: 1 of 2 runs failed: iterations_99999 (ended by signal 9)\n"
-    assert end.value.code == 1 and err == says
-    (home,) = Path("runs/multirun").iterdir()
-    assert out.endswith(f"wrote {home}/report.html, which compares 2 runs\n")
-    whole, killed = Run(home / "iterations_2"), Run(home / "iterations_99999")
-    assert len(whole.rows()) == 2 and (whole.path / "eval.json").exists()
-    assert killed.config["iterations"] == 99999 and killed.checkpoints.saved()

@@ -1,5 +1,4 @@
-"""play.py mode=new-task: the files that it writes, that they work in a checkout, and what it
-refuses."""
+"""play.py mode=new-task: what it writes, that it works in a checkout, and what it refuses."""
 
 import ast
 import sys
@@ -54,8 +53,7 @@ def test_every_name_is_replaced(name, kind):
 
 @pytest.mark.slow
 def test_a_task_in_a_checkout(tmp_path):
-    """In a copy of the repository the command writes a task, whose test passes: it trains and
-    exports."""
+    """In a copy of the repository the written test passes: it trains and exports."""
     root = tmp_path / "checkout"
     root.mkdir()
     copy_source(root)

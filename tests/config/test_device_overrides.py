@@ -37,8 +37,7 @@ def configured(section: Any, *words: str) -> Config:
 
 
 def test_a_schedule_has_other_iterations_on_a_gpu(monkeypatch):
-    """An entry of the curriculum takes the section's numbers there, and keeps its others. An entry
-    that there is not, and a command line's own, stay as they are."""
+    """The section's numbers replace an entry's, but no command line's own."""
     section = {"curriculum": {"algo.max_std": {"start": 3, "stop": 7}}}
     word = "curriculum={algo.max_std: {from: 1.0, to: 0.5, by: iteration, start: 10, stop: 20}}"
     base = compose_plain("config", ["task=cartpole", word])
@@ -106,8 +105,7 @@ def test_a_wrong_section_is_one_line(section, says):
 
 
 def test_a_run_keeps_its_own_numbers(elsewhere, monkeypatch, capsys):
-    """--cfg job prints both; config.yaml holds what was chosen; a run that was begun on the CPU
-    goes on with its own number of worlds, also on a GPU."""
+    """config.yaml holds what was chosen; a run of the CPU keeps its worlds on a GPU."""
     _, said, _ = run_here("train.py", "task=cartpole", "--cfg", "job", capsys=capsys)
     shown = yaml.safe_load(said)
     assert shown["gpu"]["num_envs"] != shown["num_envs"]

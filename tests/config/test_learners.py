@@ -7,17 +7,13 @@ from tests.worlds import check_words, composed
 
 
 def test_a_task_has_numbers_for_a_learner():
-    """Discount and section `sac` of the task count, its numbers for PPO do not."""
+    """Its discount and its section `sac` count, its numbers for PPO do not; the line wins."""
     cfg = check_words("task=quadruped", "algo=sac")
     assert cfg.algo.name == "sac" and cfg.algo.settings.bound == 2.0
     assert cfg.algo.settings.gamma == composed("task=quadruped")["algo"]["gamma"] != 0.99
     assert (cfg.num_envs, cfg.num_steps, cfg.iterations) == (64, 16, 700)
     assert cfg.gpu == {} and "sac" not in cfg.plain
     assert not [key for key in cfg.curriculum or {} if key.startswith("algo.")]
-
-
-def test_the_command_line_wins():
-    """Also over the section of the learner and over the task's discount."""
     words = ("task=quadruped", "algo=sac", "num_envs=32", "algo.bound=1.0", "algo.gamma=0.9")
     cfg = check_words(*words)
     assert (cfg.num_envs, cfg.algo.settings.bound, cfg.algo.settings.gamma) == (32, 1.0, 0.9)

@@ -121,20 +121,13 @@ def test_a_users_own_file_is_asked(short, tmp_path, elsewhere, capsys):
 
 def test_others_are_asked_as_the_file_says(monkeypatch):
     """Our own robot, one with legs as long, and one with longer legs: the file's numbers."""
-    wanted = part(compose_plain("config", []))
-    assert asked(["task=quadruped"]) == wanted
+    wanted, words = part(compose_plain("config", [])), ["robot.mjcf=tasks/assets/quadruped.xml"]
+    size = robot_size.load_section(compose_plain("config", words)["robot"], "quadruped").shape.size
+    assert size == pytest.approx(robot_size.LEG, abs=1e-3)
+    assert asked(words) == asked(["task=quadruped"]) == wanted
     for length in (robot_size.LEG, 2 * robot_size.LEG):
         monkeypatch.setattr(robot_size, "leg_length", lambda *_, leg=length: leg)
-        assert asked(["robot.mjcf=tasks/assets/quadruped.xml"]) == wanted
-
-
-def test_the_legs_of_our_own_robot():
-    """They are as long as the numbers of the task's file are for, so that none is scaled."""
-    words = ["robot.mjcf=tasks/assets/quadruped.xml"]
-    cfg = compose_plain("config", words)
-    size = robot_size.load_section(cfg["robot"], "quadruped").shape.size
-    assert size == pytest.approx(robot_size.LEG, abs=1e-3)
-    assert asked(words) == part(cfg)
+        assert asked(words) == wanted
 
 
 def test_a_small_robot_trains(tmp_path, elsewhere, capsys):
@@ -171,8 +164,7 @@ def test_a_file_that_changes_is_measured_again(tmp_path):
 
 
 def test_a_wrong_robot_is_one_line(tmp_path, elsewhere, capsys):
-    """It is refused before anything is built, and by a multirun too. `--cfg job` needs no
-    file, and shows the numbers of the one that is there."""
+    """Also of a multirun; `--cfg job` needs no file, and shows the scaled numbers."""
     file = tmp_path / "robot.xml"
     file.write_text("<mujoco/>")
     for words in ([], ["-m", "seed=1,2"]):

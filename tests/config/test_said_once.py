@@ -93,8 +93,7 @@ def test_no_number_is_stated_twice():
 
 
 def test_lists_and_limits_agree():
-    """What must stand in two places is equal: kinds of logs, the format of exported files, and the
-    versions that the web page needs."""
+    """Kinds of logs, the format of files, and versions of the web page's packages."""
     files = {file.stem for file in (CONF / "log").glob("*.yaml")}
     assert {"auto", *metric_writers.LOGGERS, "none"} == files
     assert runtime.FORMAT == describe.FORMAT

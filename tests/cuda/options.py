@@ -1,4 +1,4 @@
-"""Captured and eager PPO on the simulated GPU, compared bit by bit, for one option after another.
+"""Captured and eager learners on the simulated GPU, compared bit by bit, option after option.
 
     bash tests/cuda/run options.py [case …]
 
@@ -10,9 +10,12 @@ takes, and rules of CUDA that were broken, and where. Ends with 1 if anything is
 import gc
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
+from typing import Any
 
 import emulate
 import simgpu
@@ -22,7 +25,6 @@ if os.environ.get("STRICT", "1") == "1":
     simgpu.warnings_are_errors()
 emulate.start()
 
-from gpusim_rl.algorithms.ppo.ppo import PPO  # noqa: E402 the simulation is set up first
 from tests import graphs  # noqa: E402 the simulation is set up first
 from tests.worlds import TASKS, differing, everything  # noqa: E402
 
@@ -59,6 +61,8 @@ CASES = {name: (name, []) for name in TASKS} | {
         + ["task.randomise.bias=" + json.dumps(BIAS).replace('"', "").replace(" ", "")],
     ),
     "masses": ("quadruped", [f"task.randomise.{x}" for x in MASSES]),
+    "sac": ("cartpole", ["algo=sac", "algo.warmup=32", "algo.batch_size=16", "algo.replay=24"]),
+    "distill": ("cartpole", ["algo=distill", "teacher="]),  # a run, which `trained` makes
 }
 # All that a steady iteration asks of the device: graphs, and events that time its parts.
 STEADY = {"graph launch on stream 1", "event created", "event on stream 1"}
@@ -95,9 +99,11 @@ def reachable_in_private_pools() -> list[tuple]:
     return list(reachable.values())
 
 
-def trained(name: str) -> tuple[PPO, PPO]:
-    """A captured and an eager PPO of a case, after the same iterations."""
+def trained(name: str) -> tuple[Any, Any]:
+    """A captured and an eager iteration of a case, after the same iterations."""
     task, words = CASES[name]
+    if words[-1:] == ["teacher="]:
+        words = [*words[:-1], f"teacher={make_teacher(task)}"]
     a = graphs.build("cuda", task, 8, *words)
     eager_words = [word for word in words if not word.startswith("graph=")]
     b = graphs.build("cuda", task, 8, "graph=off", *eager_words)
@@ -105,6 +111,16 @@ def trained(name: str) -> tuple[PPO, PPO]:
         for _ in range(graphs.CALLS):
             ppo.iteration()
     return a, b
+
+
+def make_teacher(task: str) -> str:
+    """The directory of a short run of a task, which trained on the CPU without the simulation."""
+    run = tempfile.mkdtemp() + "/teacher"
+    words = ("num_envs=8", "num_steps=4", "iterations=1", "episodes=2", "device=cpu", "log=none")
+    words += (f"task={task}", "export=none", "report=false", f"run_dir={run}")
+    env = {k: x for k, x in os.environ.items() if k not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
+    subprocess.run([sys.executable, "train.py", *words], env=env, check=True, capture_output=True)
+    return run
 
 
 def allocations() -> int:

@@ -39,8 +39,7 @@ STEPS = 70
 
 @dataclass(kw_only=True)
 class Late(Quadruped):
-    """Acts one step late, on a filtered gyro and command, and ends where a reading of a joint is
-    added."""
+    """Acts one step late, on filtered readings; a joint's reading is added at the end."""
 
     def start(self, n, rng):
         return super().start(n, rng) | dict(filtered=torch.zeros(n, 3), wish=torch.zeros(n, 3))
@@ -95,12 +94,9 @@ def test_targets_are_those_of_env(case, monkeypatch, tmp_path):
     check(export_task("quadruped", tmp_path / "p.onnx", steps=STEPS, **SHORT | CASES[case]))
 
 
-@pytest.mark.parametrize("made", ["controller", pytest.param("file", marks=pytest.mark.slow)])
-def test_memory_of_the_task(tmp_path, monkeypatch, made):
-    """An action delay, filters of a reading and of a command that is drawn anew, the time and a
-    reading in `control` are deployed, with late and lost readings, biases and a history."""
-    if made == "controller":
-        use_torch(monkeypatch)
+def test_memory_of_the_task(tmp_path, monkeypatch):
+    """Delay, filters, time and a reading in `control`, with late, lost and biased readings."""
+    use_torch(monkeypatch)
     task = make_task(
         "quadruped", Late, **SHORT | CASES["all"] | {"history": {"filtered": 3}, "redraw": 0.1}
     )
@@ -260,8 +256,7 @@ def puller(**settings: Any) -> Puller:
 
 
 def test_actuators_without_a_joint(monkeypatch, tmp_path):
-    """Actuators of sites and tendons have no encoder, are deployed, and are described by what they
-    drive."""
+    """Those of sites and tendons have no encoder, and are described by what they drive."""
     use_torch(monkeypatch)
     envs = [evaluation_env(puller(), 32, weights={"low": 1}, noise={}, seed=5) for _ in range(2)]
     env, task = envs[0], envs[0].task

@@ -15,7 +15,7 @@ import torch
 
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.deploy.controller import Controller
-from gpusim_rl.deploy.describe import describe, describe_sensor, describe_targets
+from gpusim_rl.deploy.describe import describe_sensor, describe_targets
 from gpusim_rl.deploy.export import LEAST_SAMPLES, TOLERANCE, export, export_network
 from gpusim_rl.deploy.record import percentiles
 from gpusim_rl.deploy.to_onnx import KEY, to_onnx
@@ -73,8 +73,7 @@ def test_onnx_equals_torch(exported, batch):
 
 
 def test_file_is_standard(exported):
-    """The file passes ONNX's full check, uses only standard operators, and holds its own
-    weights."""
+    """It passes ONNX's full check with standard operators, and holds its own weights."""
     model = onnx.load(exported.path)
     onnx.checker.check_model(model, full_check=True)
     assert [(o.domain, 18 <= o.version <= 23) for o in model.opset_import] == [("", True)]
@@ -122,8 +121,7 @@ def test_a_file_that_remembers_something_else_is_not_written(walker, tmp_path, m
 
 
 def test_what_differs_from_training_is_not_written(walker, tmp_path, monkeypatch):
-    """A task whose `observe` has another order than in training, one whose memory advances
-    otherwise than the Env's, and NaN in the weights are caught by the comparison."""
+    """Another order of terms, another memory and NaN in the weights."""
     use_torch(monkeypatch)
     other, slow, broken = (copy.deepcopy(walker.controller) for _ in range(3))
     terms = walker.task.observe
@@ -170,8 +168,7 @@ def observing(read):
 
 
 def test_what_cannot_be_traced_is_refused():
-    """A branch on a tensor, by the method's name and the line; an operator that ONNX lacks, by its
-    name and the line that uses it; and the number of worlds as a constant."""
+    """A branch, an operator that ONNX lacks, a constant number of worlds, by their line."""
     said = refusal(observe=observing(lambda s: s.up[:, :1] if s.up.sum() > 0 else s.up[:, 1:2]))
     assert said.startswith("Walker.observe branches on a tensor: test_export.py:")
     said = refusal(observe=observing(lambda s: torch.special.bessel_j0(s.up[:, :1])))
@@ -259,8 +256,7 @@ def test_the_description_of_the_quadruped(walker):
 
 
 def test_units_of_other_robots():
-    """Units and frames follow from joints, servos and sensors of any model. A motor's control is in
-    multiples of the force that one unit gives."""
+    """They follow from joints, servos and sensors; a motor's is its force per unit."""
     targets = describe_targets(make_task("cartpole"))
     assert (targets["units"], targets["joints"]) == (["10 N"], ["slider"])
     model = mujoco.MjModel.from_xml_string("""
@@ -283,16 +279,6 @@ def test_units_of_other_robots():
     assert quaternion == dict(sensor="framequat", units=["1"] * 4, **about)
 
 
-def test_a_third_is_exact():
-    """A setting of 1/3 is read back as the same float64."""
-    task = make_task("quadruped", fastest=(1 / 3, 0.1 + 0.2, 1e-9 / 7))
-    controller = Controller(task, torch.nn.Identity())
-    ranges = {name: ([0.0], [0.0], [0.0], [0.0]) for name in controller.readings}
-    text = json.dumps(describe(controller, name="quadruped", ranges=ranges, lineage={}))
-    (command,) = [x for x in json.loads(text)["inputs"] if x["kind"] == "command"]
-    assert command["trained"]["high"] == [1 / 3, 0.1 + 0.2, 1e-9 / 7]
-
-
 def test_mjcf_is_whole(exported):
     """The MJCF text in the file compiles by itself to the model that was trained on."""
     model = mujoco.MjModel.from_xml_string(notes_of(onnx.load(exported.path))["mjcf"])
@@ -306,8 +292,7 @@ def test_mjcf_is_whole(exported):
 
 
 def test_limits_of_other_actuators():
-    """A motor's torque limit is gear · gain · control, a joint's own limit counts, and no limit is
-    None."""
+    """gear · gain · control, or the joint's own limit; no limit is None."""
     model = mujoco.MjModel.from_xml_string("""
         <mujoco>
           <worldbody><body><joint name="a"/><geom size="1"/>
@@ -383,8 +368,7 @@ class RunsAhead(torch.nn.Module):
 
 @pytest.mark.slow
 def test_rounding_does_not_grow_in_a_memory(tmp_path):
-    """A file is compared with the Env's readings, which do not answer to its own targets. Its
-    memory of them still stays with the Env's for a whole episode."""
+    """The file's memory of targets stays with the Env's for a whole episode."""
     actor: Any = RunsAhead()
     exported = export_task("reach", tmp_path / "policy.onnx", steps=200, actor=actor)
     assert exported.error <= TOLERANCE

@@ -1,5 +1,4 @@
-"""The log of a robot's control steps: what is written, what is read back, and what is left after
-`kill -9`."""
+"""The log of a robot: what is written, read back, and left after `kill -9`."""
 
 import hashlib
 import io
@@ -215,8 +214,7 @@ def test_a_damaged_or_foreign_file_is_one_line(walk, tmp_path, damage, says):
     ids=lambda x: str(x)[:20],
 )
 def test_a_strangers_description_is_one_line(walk, tmp_path, change, says):
-    """Its SHA-256 fits, as anybody can compute it: numbers beyond float, and control periods that
-    no robot has are refused."""
+    """Its SHA-256 fits, but numbers beyond float and such periods are refused."""
     path, is_step = tmp_path / "x.mcap", isinstance(change, dict)
     about = walk.policy.description | ({} if is_step else {"dt": change})
     log = Log(path, SimpleNamespace(**{**vars(walk.policy), "description": about}))  # pyright: ignore

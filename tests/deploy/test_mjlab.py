@@ -9,10 +9,7 @@ import onnx
 import pytest
 import torch
 
-from gpusim_rl.deploy.export import TOLERANCE, export_network, session
-from gpusim_rl.deploy.mjlab import MjlabActor, fits
-from tests.exported import fresh_env, make_actor, notes_of, record_observations
-from tests.mjlab_trace import (
+from benchmarks.gaitkeeper import (
     Recorder,
     difference,
     load_trace,
@@ -20,6 +17,9 @@ from tests.mjlab_trace import (
     read_contract,
     write_model,
 )
+from gpusim_rl.deploy.export import TOLERANCE, export_network, session
+from gpusim_rl.deploy.mjlab import MjlabActor, fits
+from tests.exported import fresh_env, make_actor, notes_of, record_observations
 from tests.worlds import make_task, numbers
 
 
@@ -44,8 +44,7 @@ def write(actor: MjlabActor, path: Path, observations: torch.Tensor) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["humanoid", "quadruped"])
 def test_their_words_and_ours(tmp_path, name):
-    """In an Env the file's actions, scaled by its metadata, are the targets that the task makes of
-    our actor. Observations differ in up's sign, the clock's order and the last action."""
+    """The file's scaled actions are our targets; signs, order and last action are mjlab's."""
     env, actor, bridge = networks(name, history={"gyro": 2})
     task, nu, seen, targets = env.task, env.task.mjm.nu, [], []
     env.set_memory("command", [0.5, 0.0, 0.0])
@@ -77,8 +76,7 @@ def test_their_words_and_ours(tmp_path, name):
 
 
 def test_who_speaks_so(monkeypatch):
-    """Walkers do; a scan, a hidden clock, a turned imu and targets that follow joints do not. Nor
-    do actions of another width than the servos."""
+    """Walkers do; a scan, a hidden clock, a turned imu and other actions do not."""
 
     def says(name: str, **settings: Any) -> bool:
         env = fresh_env(make_task(name, **settings), name, worlds=1)
@@ -147,8 +145,7 @@ def test_gaitkeeper_reads_the_network(walk):
 
 
 def test_gaitkeeper_checks_the_network(walk):
-    """Its static checks pass. It makes actions, observations and torques of our Env of the files
-    alone, and the motion needs those torques in the file's model."""
+    """Its checks pass, and from the files alone it makes our Env's torques."""
     from gaitkeeper import checks, diagnose  # pyright: ignore[reportMissingImports]
     from gaitkeeper.policy import load_policy  # pyright: ignore[reportMissingImports]
     from gaitkeeper.runner import Runner  # pyright: ignore[reportMissingImports]

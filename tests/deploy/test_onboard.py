@@ -181,8 +181,7 @@ def test_readings_outside_of_their_range(sim, checks, runs):
 
 @pytest.mark.parametrize("stopped, checks", [(True, "refuse"), (False, "clamp"), (False, "warn")])
 def test_the_first_reading_is_always_checked(sim, stopped, checks):
-    """It becomes the first targets, so whatever the phase and checks it must be within the range.
-    A joint that rests a little beyond the end of its range comes back to it within 5 steps."""
+    """It must be in range; a joint a little beyond it comes back within 5 steps."""
     guard, _ = guarded(sim, checks=checks)
     if stopped:
         guard.stop()
@@ -279,8 +278,7 @@ def test_a_sensor_that_freezes_in_the_walk(sim, names):
 
 
 def test_a_robot_that_stands_still_may_measure_the_same(sim):
-    """While the targets rest, equal readings are no fault; nor is one that is constant for good, as
-    that of a robot's fixed base."""
+    """Equal readings at rest, or constant for good, are no fault."""
     guard, _ = walking(sim, 2.0)
     rest, values = guard.sent, sim.read()
     sim.policy.act = lambda *_: rest
@@ -313,8 +311,7 @@ HUGE = 10**400  # JSON has such numbers, and no float does
     ids=str,
 )
 def test_nothing_is_raised_as_the_robot_walks(sim, wrong, says):
-    """What is no number, or no number of a float, is a fault: else the program ended in mid-step.
-    A terminal that is gone is not even one."""
+    """What is no number of a float is a fault; a terminal that is gone is not even one."""
     guard, _ = walking(sim)
     last, act = guard.sent, sim.policy.act
 
@@ -358,8 +355,7 @@ def test_a_bad_reading_is_said_once(sim):
 )
 @pytest.mark.parametrize("checks", ["refuse", "warn"])
 def test_the_time_between_two_steps(sim, checks, periods, says):
-    """A wrong rate or a loop that hangs stops the robot; with checks=warn it is only said. The
-    times are forgotten when the robot has stopped."""
+    """A wrong rate or a hanging loop stops the robot, or is said with checks=warn."""
     guard, said = guarded(sim, checks=checks)
     times = iter(np.cumsum([10.0, *periods]).tolist())
     guard.clock = lambda: next(times)
@@ -487,9 +483,7 @@ def test_an_honest_robot_with_the_noise_of_training_is_taken(sim, seed):
 
 @pytest.mark.parametrize("name", MISUSES)
 def test_misuses_are_stopped(trot, request, name):
-    """Each is stopped by the right layer, in one line with the right words, before a fall.
-
-    The honest policy is not. The last one is missed, as docs/deploy.md says."""
+    """By the right layer, in one line, before a fall; the last is missed, as the docs say."""
     misuse = MISUSES[name]
     if name not in [*MISUSES][:13]:  # a variant, beyond the twelve
         request.getfixturevalue("quick")
@@ -519,8 +513,7 @@ def swap_sides(x: np.ndarray) -> np.ndarray:
 
 
 def test_preflight_in_the_air(trot):
-    """A robot that hangs is not asked to tilt; a joint that is swapped is found all the same. The
-    policy's description stays as it was."""
+    """A hanging robot is not asked to tilt; swapped joints are found all the same."""
     policy = runtime.Policy(trot)
     before = json.dumps(policy.description)
     guard, _ = after_preflight(hanging(policy), hung=True)
@@ -562,9 +555,7 @@ def test_a_robot_that_differs_a_little_passes_preflight(sim, change):
     "seed", [5, *(pytest.param(i, marks=pytest.mark.matrix) for i in range(40))]
 )
 def test_robots_that_training_draws_pass_preflight(sim, seed):
-    """With training's noise of readings, too. One that is refused does tip over as it stands.
-
-    The first of these is moved twice, as noise hides how fast a joint answers."""
+    """With training's noise, too; one that is refused does tip over."""
     sim.draw(seed)
     try:
         after_preflight(sim)
@@ -642,8 +633,7 @@ def test_a_robot_that_hangs_and_nobody_says_so(trot):
     ],
 )  # fmt: skip
 def test_files_that_cannot_be_are_refused(trot, change, says):
-    """One with a number that is no number, or too few, with motors, with joints that cannot be told
-    apart, or with joints in another order than the targets is refused before anything moves."""
+    """Numbers that are none or too few, motors, joints of one name or another order."""
     policy = runtime.Policy(trot)
     change(policy.description, policy)
     with pytest.raises(ValueError, match=says) as error:
@@ -667,8 +657,7 @@ def test_files_that_cannot_be_are_refused(trot, change, says):
     ],
 )
 def test_integers_of_any_size(trot, change):
-    """JSON has integers beyond float, which are refused in one line. One beyond int64 is a float:
-    it is refused as another would be, and nothing else is raised as the robot moves."""
+    """Beyond float they are one line; beyond int64 nothing else is raised as it moves."""
     policy = runtime.Policy(trot)
     change(policy.description, HUGE)
     with pytest.raises(ValueError, match="description is invalid: OverflowError int too large"):
@@ -683,8 +672,7 @@ def test_integers_of_any_size(trot, change):
 
 
 def test_the_verdict_of_the_gate(trot, tmp_path):
-    """With gate=True a file that failed the gate, or was edited since, is refused. One line says if
-    it was never judged, or by other limits."""
+    """A failed or edited file is refused; one never judged, or by other limits, is said."""
     data, path, said = trot.read_bytes(), tmp_path / "policy.onnx", list[str]()
 
     def make(data: bytes, gate: bool = True) -> Guard:

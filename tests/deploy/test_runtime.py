@@ -35,8 +35,7 @@ def sample_command(policy: runtime.Policy) -> np.ndarray | None:
 
 @torch.no_grad()
 def test_act_is_the_torch_controller(exported):
-    """Over several steps the targets are those of the torch controller, for readings by joint
-    name."""
+    """Over several steps, for readings by joint name."""
     policy, controller = runtime.Policy(exported.path), exported.controller
     rng, memory = np.random.default_rng(0), dict(controller.start)
     for t in range(6):
@@ -271,8 +270,7 @@ def test_wrong_files_are_named(walker, tmp_path):
 
 
 def test_weights_of_another_file(walker, tmp_path, monkeypatch):
-    """A sealed and judged file whose weights lie in the working directory is refused: whoever
-    changes those would change the policy under a valid verdict."""
+    """Whoever changes those would change the policy under a valid verdict."""
     model = onnx.load(walker.path)
     weights = max(model.graph.initializer, key=lambda x: len(x.raw_data))
     (tmp_path / "w.bin").write_bytes(weights.raw_data)

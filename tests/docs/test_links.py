@@ -12,12 +12,6 @@ from tests.worlds import ROOT
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 OUTSIDE = ("http://", "https://", "mailto:")
-# Pages that walk a user through something, or present a task: each has a picture.
-PICTURED = (
-    *("first-run", "robot", "task", "balancer", "change-the-algorithm", "coming-from"),
-    *("agents", "deploy", "gate", "web"),
-    *("tasks", "terrain", "getup", "humanoid", "drone", "reach", "gymnasium"),
-)
 LARGEST = 60_000  # bytes of a picture in docs/pictures
 
 
@@ -59,12 +53,6 @@ def test_the_list_for_language_models_is_on_the_site(site):  # noqa: F811
     """llms.txt lies at the site's root, and each of its links is a page of the site."""
     links = LINK.findall((site / "llms.txt").read_text(encoding="utf-8"))
     assert len(links) > 15 and all((site / link).is_file() for link in links), links
-
-
-@pytest.mark.parametrize("name", PICTURED)
-def test_a_page_has_a_picture(name):
-    """Each task's page and each walk-through shows what it is about."""
-    assert "![" in prose((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8"))
 
 
 def test_pictures_are_small_and_shown():

@@ -72,28 +72,27 @@ def test_the_training_teaches_what_the_gate_judges():
 
 
 def test_what_make_would_do(work):
-    """From nothing it trains, judges, registers and releases, in this order; a file that is older
-    than what it comes from is made again, and nothing else."""
-    said = make(work, "-n").stdout
-    places = [
-        said.index(f"{x} ") for x in ("gpusim_rl train", "mode=gate", "registry add", "promote")
-    ]
+    """It trains, judges, registers, releases; only what is older than its source again."""
+
+    def said(*words: str) -> str:
+        return make(work, "-n", *words).stdout
+
+    first = said()
+    verbs = ("gpusim_rl train", "mode=gate", "registry add", "promote")
+    places = [first.index(f"{x} ") for x in verbs]
     assert places == sorted(places)
     for i, name in enumerate(("policy.onnx", "judged.onnx", "registered.json", "released.json")):
         (work / name).touch()
         os.utime(work / name, (2e9 + i, 2e9 + i))
     assert "Nothing to be done" in make(work).stdout
     os.utime(work / "gate.txt", (2e9 + 9, 2e9 + 9))
-    again = make(work, "-n").stdout
+    again = said()
     assert " train " not in again and "mode=gate" in again and "promote" in again
-
-
-def test_a_log_of_the_robot_comes_first(work):
-    """What a log says of the robot is identified before a training, which draws from it."""
-    (work / "robot.mcap").touch()
-    said = make(work, "-n").stdout
-    identified = said.index("gpusim_rl identify robot.mcap out=conf/ranges/robot.yaml")
-    assert identified < said.index("$(cat train.txt) ranges=robot run_dir=")
+    (work / "robot.mcap").touch()  # what a log tells of the robot is drawn by the training
+    identified = (text := said()).index("gpusim_rl identify robot.mcap out=conf/ranges/robot.yaml")
+    assert identified < text.index("$(cat train.txt) ranges=robot run_dir=")
+    run = r"identify today\.mcap policy=policy\.onnx against=runs/pipeline-\d+ metrics=drift\.prom"
+    assert re.search(run, said("drift", "NEWEST=today.mcap"))
 
 
 @pytest.mark.slow
@@ -109,15 +108,6 @@ def test_a_log_of_a_robot_that_walks(work):
     assert "s of walking: at least 8 s are needed" in said
     said = make(work, "conf/ranges/robot.yaml").stderr
     assert "name its controller with policy=FILE" in said
-
-
-def test_drift_is_asked_of_the_training(work):
-    """A newer log is compared with the run of the policy."""
-    said = make(work, "-n", "drift", "NEWEST=today.mcap").stdout
-    words = (
-        r"identify today\.mcap policy=policy\.onnx against=runs/pipeline-\d+ metrics=drift\.prom"
-    )
-    assert re.search(words, said)
 
 
 def test_a_job_of_slurm_goes_on(tmp_path):
@@ -150,8 +140,7 @@ def wait_for(address: str, digest: str) -> None:
 
 @pytest.mark.matrix
 def test_the_circle(work):
-    """One `make` releases a policy, a second does nothing, and a gate that fails stops it. A
-    running server follows the next release, and the roll-back."""
+    """`make` releases, then does nothing; a failed gate stops it; a server follows."""
     for name, text in {"train.txt": SMALL, "gate.txt": LAX, "ab.txt": "ab.margin=0.5\n"}.items():
         (work / name).write_text(text.replace("\n", " "))
     done = make(work)

@@ -24,8 +24,7 @@ STEPS = 100  # control steps of 32 worlds, whose episodes have 80
 
 
 def test_the_page_learns_and_is_exported(tmp_path, monkeypatch, no_own_tasks):
-    """The blocks in a fresh directory, with the first command of the page, reach the success that
-    the page states; the file gives the targets of Env."""
+    """The page's command reaches its success; the file gives the targets of Env."""
     here = tmp_path / "here"
     for path, text in files(PAGE).items():
         (here / path).parent.mkdir(parents=True, exist_ok=True)

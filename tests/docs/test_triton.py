@@ -91,8 +91,7 @@ def write_models(monkeypatch) -> Callable[[Path], object]:
 
 
 def test_a_repository_is_the_policy(write_models, tmp_path, capsys):
-    """Robots over eight steps have the targets of `Policy.act`, and so they have after they
-    begin anew."""
+    """Over eight steps it has the targets of `Policy.act`, also begun anew."""
     models = tmp_path / "models"
     write_models(models)
     said = capsys.readouterr().out

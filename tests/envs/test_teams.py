@@ -13,6 +13,7 @@ import torch
 from gpusim_rl.adapters import gymnasium_env
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config.sections import Config
+from gpusim_rl.deploy.export_policy import export_policy
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.env import Env
 from gpusim_rl.fuse.kernel import Kernel
@@ -23,6 +24,11 @@ FOLDER = Path(__file__).parents[1] / "spread"
 WORDS = ("task=spread", "num_envs=4", "num_steps=8", "task.episode=0.6", "algo.hidden=[16]")
 WORDS += ("sim=native", "sim.threads=1", "device=cpu", "threads=1", "export=none")
 A = 3
+VIEWS = """
+    def views(self, s):
+        place = s.joint_pos.view(-1, AGENTS, 2)
+        return dict(image=place[..., None, None].expand(-1, -1, -1, 8, 8).half())
+"""
 
 
 @pytest.fixture
@@ -116,7 +122,7 @@ def test_the_numbers_of_an_agent_are_its_own(here):
     few, many = (make_iteration(config(f"num_envs={n}")) for n in (4, 8))
     for iteration in (few, many):
         iteration.collect()
-    assert few.spec.num_envs == 12 and few.size == 32 and few.spec.worlds.tolist() == [*range(12)]
+    assert few.spec.num_rows == 12 and few.size == 32 and few.spec.worlds.tolist() == [*range(12)]
     assert torch.equal(few.source.record.rows, many.source.record.rows[:, :12])
     noise = few.source.record.action - few.source.record.mean
     assert len(noise[0].unique(dim=0)) == 12
@@ -163,6 +169,8 @@ def test_a_wrong_shape_is_one_line(here):
         Env(task, make_sim_of(task, 2), seed=1, weights={}, noise={})
     with pytest.raises(ValueError, match=re.escape("expected a tensor of shape [12, 2]")):
         env.step(torch.zeros(4, 6))
+    with pytest.raises(ValueError, match="num_minibatches=5 does not divide num_envs × agents=12"):
+        make_iteration(config("algo.memory=gru", "algo.num_minibatches=5"))
 
 
 def test_gymnasium_has_an_environment_for_each_agent(here):
@@ -178,6 +186,33 @@ def test_gymnasium_has_an_environment_for_each_agent(here):
     assert final.shape == obs.shape and np.abs(final[:, :2] - before[:, :2]).max() < 0.05
     with pytest.raises(ValueError, match="3 agents"):
         gymnasium_env.World("spread", **keys)
+
+
+def test_each_agent_sees_its_own_view(tmp_path, monkeypatch, no_own_tasks):
+    """A step of a training moves its encoder; the file has it of the whole team, as the Env does,
+    and what one agent sees changes its own targets alone."""
+    folder = shutil.copytree(FOLDER, tmp_path / "here")
+    with (folder / "tasks" / "spread.py").open("a") as file:
+        file.write(VIEWS)
+    monkeypatch.chdir(folder)
+    about = config("algo.encoders.image=[4]", "algo.num_minibatches=2")
+    ppo = make_iteration(about)
+    before = [x.clone() for x in ppo.policy.actor.encoders.parameters()]
+    ppo.iteration()
+    record = ppo.source.record
+    place = record.obs[..., :2, None, None].expand(-1, -1, -1, 8, 8)
+    assert record.image.shape == (8, 12, 2, 8, 8) and record.image[:, :4].std() > 0
+    torch.testing.assert_close(record.image.float(), place, atol=6e-3, rtol=0)  # 5e-3 is noise
+    after = ppo.policy.actor.encoders.parameters()
+    assert all((x != y).any() for x, y in zip(before, after, strict=True))
+    export_policy(ppo, about, folder)  # it is within 1e-5 of the Env
+    policy = Policy(folder / "policy.onnx")
+    assert policy.views == {"image": ((A, 2, 8, 8), "float16")}
+    readings, image = {x: np.zeros(n) for x, n in policy.needs.items()}, np.zeros((A, 2, 8, 8))
+    dark = policy.act(readings | dict(image=image), np.zeros(6)).reshape(A, 2)
+    image[1], _ = 1.0, policy.reset()
+    bright = policy.act(readings | dict(image=image), np.zeros(6)).reshape(A, 2)
+    assert (bright != dark).any(1).tolist() == [False, True, False]
 
 
 @pytest.mark.slow

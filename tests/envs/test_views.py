@@ -14,8 +14,9 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.core.paths import CONF
 from gpusim_rl.core.record import Column
 from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import command
-from tests.worlds import refusal, write_files
+from tests.worlds import check_words, refusal, write_files
 
 SEEN = '''
 import torch
@@ -109,6 +110,26 @@ def test_it_is_trained_exported_and_played(seen):
     assert [x.name for x in network.graph.input] == ["obs", "image"]
 
 
+@pytest.mark.parametrize("fuse", ["on", "off"])
+def test_a_teacher_that_sees(seen, fuse):
+    """A student without the view is told what a teacher with it would do there, and learns it."""
+    words = (*SHORT, ENCODED, "iterations=1", "episodes=2", "log=none", "export=none")
+    trainer = Trainer(check_words(*words, "report=false", "run_dir=teacher"))
+    trainer.train()
+    trainer.close()
+    student = make("algo=distill", "teacher=teacher", "algo.num_minibatches=2", f"fuse={fuse}")
+    teacher, obs = student.spec.given["teacher"], student.env.observation
+    image = torch.rand(obs["image"].shape).half()
+    obs["image"].copy_(image)
+    wanted = teacher(obs["critic"][:, :5], None, {"image": image})
+    student.source.act()
+    target = student.source.record.target[0]
+    torch.testing.assert_close(target, wanted.clamp(-student.spec.clip, student.spec.clip))
+    assert "image" not in student.source.record.columns
+    student.source.row.zero_()
+    student.iteration()
+
+
 def test_other_trainers_see_it(seen):
     """Gymnasium gives a dictionary of views, also of the last state, and rsl_rl a group more."""
     keys = {"sim": "native", "device": "cpu", "task.episode": 0.4}
@@ -125,6 +146,7 @@ def test_other_trainers_see_it(seen):
     assert rsl.make("seen", 4, **keys).get_observations()["image"].shape == (4, 1, 12, 16)
 
 
+TWICE = "def privileged(self, s):\n        return self.observe(s)\n\n    def views"
 SHAPE = "[:, None, None].expand(-1, 1, 12, -1)"
 
 
@@ -138,6 +160,13 @@ SHAPE = "[:, None, None].expand(-1, 1, 12, -1)"
         (ENCODED, (".half()", ".flatten()"), "expected 16 rows: (16, …)"),
         (ENCODED, (SHAPE, ""), "has the shape (16,), and convolutions take (channels, height"),
         (ENCODED, ("image=", "reward="), "Seen.views: 'reward' is the name of a column or"),
+        (ENCODED, ("image=", "advantage="), "Seen.views: 'advantage' is the name of a column"),
+        (
+            ENCODED,
+            ("image=", "**{'memory/h': s.qpos}, image="),
+            "'memory/h' is no identifier: choose",
+        ),
+        ("", ("def views", TWICE), "Seen: observe and privileged both have a term 'cart'"),
     ],
 )
 def test_what_does_not_fit_is_one_line(seen, words, change, says):

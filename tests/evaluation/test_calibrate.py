@@ -42,8 +42,7 @@ def rows_of(asked, got, tolerance=1e-5):
 
 
 def test_a_robot_does_what_it_is_told(monkeypatch):
-    """One that is 0.1 m/s too fast, turns by a tenth too much, turns where it goes sideways, and
-    then goes backwards too."""
+    """Though it is too fast, turns too much, and turns where it goes sideways."""
     response = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.9, 0.0], [0.0, 0.2, 1.1]])
 
     def respond(command):

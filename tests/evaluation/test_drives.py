@@ -94,18 +94,14 @@ def test_a_measure_beyond_its_bound_is_a_failure(monkeypatch):
         assert still.measures.keys() == bounds.keys()
 
 
-def test_a_bound_of_no_measure_is_refused():
-    """The line names the measures, before anything is trained."""
-    with pytest.raises(ValueError, match="'shake' is no measure: choose of relative, least, track"):
-        make_env("quadruped", 2, drive_limits={"shake": 1.0})
-
-
 def test_the_tolerance_of_a_command():
-    """0.03, or 8 % of a larger number; a task may say otherwise."""
+    """0.03, or 8 % of a larger number; a task may say otherwise, but of no other measure."""
     asked, task = torch.tensor([[0.0, 0.3, -1.0]]), make_task("quadruped", drive_limits={})
     assert drives.tolerance(asked, task).tolist() == [pytest.approx([0.03, 0.03, 0.08])]
     task = make_task("quadruped", drive_limits={"relative": 0.2, "least": 0.05})
     assert drives.tolerance(asked, task).tolist() == [pytest.approx([0.05, 0.06, 0.2])]
+    with pytest.raises(ValueError, match="'shake' is no measure: choose of relative, least, track"):
+        make_env("quadruped", 2, drive_limits={"shake": 1.0})
 
 
 def test_scores_of_drives():
@@ -144,11 +140,6 @@ def test_nothing_is_drawn_in_a_drive():
     kinds = [x["kind"] for name, x in quiet.items() if name != "bias"]
     assert set(kinds) | {x["kind"] for x in quiet["bias"].values()} == {"off"}
     assert before["friction"]["kind"] == "uniform"
-
-
-def test_other_tasks_are_not_driven():
-    """A cart has no such commands."""
-    assert make_task("cartpole").drives is None
 
 
 def test_a_robot_of_rough_ground_is_driven_on_level_ground(monkeypatch):

@@ -23,8 +23,7 @@ class Still:
     "share, episodes", [(1.0, 128), (0.2, 128), (0.953, 512), (0.93, 512), (None, 512)]
 )
 def test_as_many_episodes_as_tell(monkeypatch, share, episodes):
-    """128 where the interval of their success does not hold 0.95; all where it does, or is not
-    known. The first ones alone are watched."""
+    """128 where their interval does not hold 0.95, else all; the first are watched."""
     task, seen = make_env("cartpole", 2, episode=0.04).task, []
     monkeypatch.setattr(type(task), "score", lambda self, record: {"success": share})
     watch = {"before_step": lambda env, step: seen.append(env.num_envs)}

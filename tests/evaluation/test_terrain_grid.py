@@ -59,8 +59,7 @@ def test_grid(run):
 
 @pytest.mark.slow
 def test_several_worlds_in_a_film(run):
-    """Five worlds make a square of nine pictures, of which the last four are black; each of the
-    others has a robot on its own ground."""
+    """Five of nine pictures have a robot on its own ground; the others are black."""
     words = ("run=run", "video=wall.mp4", "worlds=5", "seconds=1", "kind=steps", "level=1")
     assert succeed("play.py", *words, cwd=run).splitlines()[-1] == "wrote wall.mp4"
     frames = decoded(run / "wall.mp4", 1278, 1278)

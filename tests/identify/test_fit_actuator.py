@@ -1,5 +1,4 @@
-"""The fitter of actuator networks: what made a log is recovered on the part held out, and in
-simulation; bad logs."""
+"""The fitter of actuator networks: what made a log is recovered; bad logs."""
 
 import re
 from pathlib import Path
@@ -67,8 +66,7 @@ def hand_made(path: Path) -> Actuator:
 
 @pytest.mark.parametrize("what", ["network", "dc"])
 def test_recovers(what, tmp_path, capsys):
-    """A known network, and a DC motor with a delay, are recovered: on what was held out and, moving
-    freely, on new targets."""
+    """A network, and a delayed DC motor, on what was held out and on new targets."""
     true = make_actuator(kind="dc", stall=14.0, no_load=8.0, delay=0.01)
     true = hand_made(tmp_path / "true.safetensors") if what == "network" else true
     log = write(tmp_path / "log.csv", moved(true, wishes(0)))
@@ -101,8 +99,7 @@ def test_seeded(tmp_path, capsys):
 
 
 def test_nothing_held_out_is_learned_from():
-    """Samples held out are those of every fifth block of time, and no other sample's history
-    reaches into one."""
+    """Every fifth block of time, into which no other sample's history reaches."""
     rows = np.zeros((1000, 6))
     rows[:, 1] = rows[:, 5] = DT * np.arange(1000)
     rows[:, 4] = np.arange(1000) // 50  # the block, as a speed
@@ -145,8 +142,7 @@ def row(text: str) -> str:
     ],
 )
 def test_bad_logs(tmp_path, capsys, text, words, says):
-    """Each is answered by one line that names the column, the row or the key, and nothing is
-    written."""
+    """One line names the column, the row or the key, and nothing is written."""
     (tmp_path / "log.csv").write_text(text)
     with pytest.raises(SystemExit) as stop:
         fit_actuator.main([str(tmp_path / "log.csv"), *words.split()])

@@ -43,8 +43,7 @@ ARM_POLICY: Any = SimpleNamespace(mjcf=ARM, dt=0.02, outputs={"safe_pose": [0.3,
 
 
 def fit_of(truth: dict[str, Any]) -> hang.Fit:
-    """What an arm of two joints, whose actuators are in another order, tells in 7 s: by one fit,
-    for time."""
+    """What an arm with two joints and swapped actuators tells in 7 s: one fit, for time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hang, "DELAYS", (0.02,))
         return hang.identify(simulated.hanging_motion(ARM_POLICY, truth, 7.0, seed=1))
@@ -133,12 +132,16 @@ def test_controls_are_means_of_late_targets():
         np.testing.assert_allclose(controls, late[:, None].repeat(2, 1), atol=1e-9)
 
 
-def test_excitation():
-    """It rests, keeps to its amplitude, and begins at the pose."""
+def test_excitation(tmp_path, monkeypatch, capsys):
+    """It rests, keeps to its amplitude, and begins at the pose; the command writes it."""
     pose = np.array([0.5, -1.0])
     targets = hang.excitation(pose, 0.02, 20.0, seed=0)
     assert targets.shape == (1000, 2) and (targets[:101] == pose).all()
     assert 0.2 < np.abs(targets - pose).max() <= 0.25
+    monkeypatch.chdir(tmp_path)
+    main.main(["excite", str(DEMO), "targets.npy", "seconds=7"])
+    assert np.load("targets.npy").shape == (350, 12)
+    assert re.search("350 rows of 12 targets", capsys.readouterr().out)
 
 
 def test_ridge_leaves_one_out():
@@ -420,23 +423,8 @@ def test_mistakes_of_what_was_trained(logs, capsys, content, words, says):
     assert code == 2 and says in said and said.count("\n") == 1
 
 
-def test_targets_for_a_robot(tmp_path, monkeypatch, capsys):
-    """`excite` writes a row of targets for each control step."""
-    monkeypatch.chdir(tmp_path)
-    main.main(["excite", str(DEMO), "targets.npy", "seconds=7"])
-    assert np.load("targets.npy").shape == (350, 12)
-    assert re.search("350 rows of 12 targets", capsys.readouterr().out)
-
-
-def test_ranges_have_a_least_width():
-    """An interval narrower than ±5 % becomes ±5 %."""
-    assert Estimate(2.0, 0.01).range == pytest.approx((1.9, 2.1))
-    assert Estimate(2.0, 0.5).range == (1.5, 2.5)
-
-
 def test_a_delay_counts_once(tmp_path, monkeypatch):
-    """A log tells the age of readings and the delay as one number, so a training from its ranges
-    has no second one from its recipe; the command line may add one."""
+    """A log tells age and delay as one number; the recipe adds none, the command line may."""
     monkeypatch.chdir(tmp_path)
     Path("conf/ranges").mkdir(parents=True)
     text = as_yaml("late", {"delay": Estimate(0.04, 0.001), "kp": Estimate(1.0, 0.1)}, [], 1.0)
@@ -453,7 +441,9 @@ def test_a_delay_counts_once(tmp_path, monkeypatch):
 
 
 def test_estimates_stay_in_what_there_is():
-    """No delay is below zero, and a walk tells nothing beyond the numbers that were drawn."""
+    """None is narrower than ±5 %, no delay below zero, nothing beyond what was drawn."""
+    assert Estimate(2.0, 0.01).range == pytest.approx((1.9, 2.1))
+    assert Estimate(2.0, 0.5).range == (1.5, 2.5)
     assert "delay: [0.0000, 0.0000]" in as_yaml("x", {"delay": Estimate(-0.02, 0.01)}, [], 0.0)
     assert walk.within(Estimate(-0.02, 0.01), (0.0, 0.06)) == (0.0, 0.02)
     assert walk.within(Estimate(0.05, 0.02), (0.0, 0.06)) == (0.05, 0.02)

@@ -32,8 +32,7 @@ def state() -> dict[str, torch.Tensor]:
 
 
 def test_create(run):
-    """A new run has its configuration as plain data, the versions, room for checkpoints, and
-    nothing else."""
+    """A new run has configuration, versions, room for checkpoints, and nothing else."""
     files = {".lock", "checkpoints", "config.yaml", "versions.json"}
     assert {p.name for p in run.path.iterdir()} == files
     assert Run.open(run.path).config == CONFIG
@@ -42,8 +41,7 @@ def test_create(run):
 
 
 def test_create_leaves_what_is_there(run, tmp_path):
-    """A directory that holds anything is refused, an empty one is taken, a file is an OSError that
-    names run_dir."""
+    """Anything inside is refused, an empty directory is taken, a file is an OSError."""
     with pytest.raises(ValueError, match=r"run_dir=.* is not empty: .*resume="):
         Run.create(run.path, CONFIG)
     (tmp_path / "empty").mkdir()
@@ -54,15 +52,8 @@ def test_create_leaves_what_is_there(run, tmp_path):
             Run.create(path, CONFIG)
 
 
-def test_open(tmp_path):
-    """Opening what is no run is a FileNotFoundError."""
-    with pytest.raises(FileNotFoundError, match="not a run directory"):
-        Run.open(tmp_path)
-
-
 def test_write_whole(tmp_path):
-    """A file is replaced as a whole, under the eyes of who reads the one before, and no part
-    remains, also where it fails."""
+    """A file is replaced whole, under the eyes of readers; no part remains, also on failure."""
     path = tmp_path / "file"
     write_whole(path, b"one")
     with open(path, "rb") as reader:
@@ -75,8 +66,7 @@ def test_write_whole(tmp_path):
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path):
-    """A write that breaks off in the middle, as on a full disk, leaves the file before it and no
-    part of its own."""
+    """And no part of the write that broke off."""
     path, (soft, hard) = tmp_path / "file", resource.getrlimit(resource.RLIMIT_FSIZE)
     write_whole(path, b"one")
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))  # bytes of any file
@@ -89,8 +79,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
 
 
 def test_checkpoints(run):
-    """A checkpoint comes back bit by bit with its note, the last three stay, and the last is the
-    one of the most iterations."""
+    """One comes back bit by bit with its note; the last three stay."""
     state = {"a/b": torch.randn(3, 2), "n": torch.tensor(2**40), "x": torch.zeros(0)}
     state |= {"mask": torch.tensor([True, False]), "view": torch.randn(4, 6)[:, ::2]}
     for i in (1, 20, 300, 4000):
@@ -111,8 +100,7 @@ def test_more_than_a_million_iterations(run):
 
 
 def test_load_refuses(run, tmp_path):
-    """A checkpoint that is missing, empty, cut anywhere, not safetensors or not ours is an error of
-    one line with its name."""
+    """Missing, empty, cut, not safetensors or not ours: one line with its name."""
     path = run.checkpoints.save(1, {"a": torch.arange(100.0)}, {})
     data = path.read_bytes()
     with pytest.raises(FileNotFoundError, match=r"no checkpoint .*nowhere"):
@@ -127,8 +115,7 @@ def test_load_refuses(run, tmp_path):
 
 
 def test_a_checkpoint_fits_or_changes_nothing(run):
-    """PPO's whole state passes through a file; one that does not fit is refused with its name and
-    changes nothing."""
+    """PPO's whole state passes through a file; a misfit is named."""
     ppo = make_ppo(make_env("quadruped", 8))
     ppo.iteration()
     state, _ = load(run.checkpoints.save(1, ppo.state(), {}))
@@ -151,8 +138,7 @@ def rows(run) -> list[dict[str, float]]:
 
 
 def test_rows(run, rows):
-    """Rows come back as they were logged; a last line cut short is left out; a rewind drops it and
-    what came later."""
+    """Rows come back; a cut one is left out; a rewind drops it and what came later."""
     assert run.rows() == rows
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write('{"iteration": 5, "ret')
@@ -163,8 +149,7 @@ def test_rows(run, rows):
 
 
 def test_damaged_rows(run, rows):
-    """A row that the disk has damaged costs that row, and is counted; a line without end is not
-    read whole."""
+    """One costs that row and is counted; a line without end is not read whole."""
     file = run.path / "metrics.jsonl"
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join([lines[0], lines[1].replace("{", "\x00"), *lines[2:]]))
@@ -229,8 +214,7 @@ def test_a_part_is_no_checkpoint(tmp_path):
 
 
 def test_newest(tmp_path):
-    """The newest run is the one with the newest checkpoint at any depth; a directory without a
-    configuration is none."""
+    """The one with the newest checkpoint, at any depth, and with a configuration."""
     with pytest.raises(FileNotFoundError, match="no run with a checkpoint"):
         newest(tmp_path)
     for name, time in (("a/x", 300), ("a/y", 500), ("b", 400), ("c", 900)):
@@ -241,8 +225,7 @@ def test_newest(tmp_path):
 
 
 def test_stopwatch():
-    """A stopwatch goes on from where it stood. What it is told to skip counts neither beside a
-    pause nor within one."""
+    """It goes on from where it stood; what is skipped counts neither beside nor in a pause."""
     watch = Stopwatch(100.0)
     assert 100.0 < watch.seconds <= watch.seconds < 160.0
     watch.start, watch.last = watch.start - 1000.0, watch.last - 1000.0

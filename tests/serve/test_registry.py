@@ -428,8 +428,7 @@ VERBS += (["retain", NAME, "1"], ["export", NAME, "1", "x.zip"], ["add", str(DEM
 @pytest.mark.parametrize("edit, value", EDITS, ids=[f"{x[7:]}{str(y)[:9]}" for x, y in EDITS])
 @pytest.mark.usefixtures("elsewhere")
 def test_an_edited_database_is_one_line(store, tmp_path, monkeypatch, capsys, edit, value):
-    """Each command works or is refused in one line, and so is the page. Nothing is written outside
-    of the registry."""
+    """Each command and the page; nothing is written outside of the registry."""
     monkeypatch.setattr(commands, "judge", lambda *_: None)  # it would run the gate
     store.promote(NAME, 1, "candidate")
     if "version set" in edit and "lineage" not in edit:

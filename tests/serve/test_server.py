@@ -112,8 +112,7 @@ async def test_answers_are_those_of_the_runtime():
 
 
 async def test_many_robots_share_a_message():
-    """With ?robots=3 readings, answers and faults have a row for each robot, whose bits are those
-    of `Policy.act`; another session is in the same batch, and `restart` may be of some."""
+    """?robots=3 has a row for each, with the bits of `Policy.act`; `restart` is of some."""
     policy, rng = Policy(DEMO), np.random.default_rng(0)
     robots = [draw_readings(policy, rng, 3) for _ in range(3)]
     rows = [
@@ -231,8 +230,7 @@ async def test_what_is_no_client_disturbs_nobody(silent):
 
 
 async def test_a_message_of_many_fragments_is_closed(monkeypatch, silent):
-    """Empty fragments are no bytes of a message, with pings between them too: their connection is
-    closed with 1009. A message in a few fragments is answered."""
+    """Empty fragments are no bytes; a few are answered, many close with 1009."""
     monkeypatch.setattr("gpusim_rl.serve.server.FRAGMENTS", 50)
 
     async def fragments(count: int) -> AsyncIterator[bytes]:
@@ -302,8 +300,7 @@ async def test_a_session_too_many_is_refused_in_a_line():
 
 
 async def test_who_may_ask():
-    """A token is needed for all but /health; its scheme has no case, as RFC 9110 says. Pages of
-    browsers and other hosts are refused."""
+    """All but /health needs a token, in any case of its scheme; no browser, no other host."""
 
     async def status(address: str, **headers: str) -> int:
         try:

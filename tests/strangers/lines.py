@@ -99,7 +99,7 @@ trains right train: seed=0 num_steps=8;num_envs=8;algo.hidden=[4,4] algo.hidden=
   graph=whole;stop_at=0.5;eval_every=1;log_every=3 algo.gamma=0;algo.fused=false;algo.std=2
   algo.gamma=1;algo.learning_rate=1e-3 algo.amp=bf16;algo.activation=tanh;task.clip=2 plan=true
   algo.num_minibatches=1;task.episode=1 save_every=1;device=auto;sim.threads=0 run_dir=a/b
-  run_dir='ünï/机' -m;seed=1,2 task=cartpole,quadruped;--multirun -m;algo.hidden=[8],[4]
+  run_dir='ünï/机' task=cartpole,quadruped;--multirun
 plays right play: seed=3 mode=export;out=p.onnx out=scores.json run=./run mode=new-task;name=my_arm
 """
 ODD = {  # kind → words with blanks, or too long for a row

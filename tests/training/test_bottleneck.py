@@ -64,8 +64,7 @@ def test_memory_comes_first():
     ],
 )
 def test_the_bound_of_a_cluster(wait, packets, idle, slowest, missing, bound, key):
-    """Of actors in other processes, waits and idle times say who bounds the speed, and the line
-    names what to change."""
+    """Waits and idle times of actors say who bounds the speed; the line names what to change."""
     row = {"share/actors": wait, "share/packets": packets, "cluster/missing": missing}
     said = cluster_verdict(row | {"cluster/idle": idle, "cluster/slowest": slowest})
     assert said.bound == bound and said.line.startswith(f"bound by {bound}: ") and key in said.line

@@ -55,8 +55,7 @@ def test_lines_are_seconds_apart(capsys):
 
 
 def test_table_in_a_terminal():
-    """In a pseudo-terminal the board is a live table with every number and leaves the cursor as it
-    found it."""
+    """In a terminal the board is a table with every number; the cursor is left as it was."""
     ours, theirs = pty.openpty()
     env = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
     with subprocess.Popen(
@@ -97,7 +96,7 @@ METRICS = (*Statistics.metrics, Metric("approx_kl", format=".4f", table="KL [nat
 @pytest.mark.parametrize("width, height", [(80, 24), (100, 30), (140, 40)])
 @pytest.mark.parametrize("more", [{}, LONG], ids=["short", "long"])
 def test_no_line_is_longer_than_the_terminal(width, height, more):
-    """At the usual sizes no line is broken, and all are on the screen, with long names, too."""
+    """At the usual sizes all lines are on the screen, also with long names; others are cut."""
     board = Dashboard("quadruped " * 20, 4, metrics=METRICS, quiet=True)
     row = ROW | more | {"cores": 1.9, "share/physics": 0.1, "share/update": 0.6}
     for i in range(1, 5):
@@ -111,26 +110,19 @@ def test_no_line_is_longer_than_the_terminal(width, height, more):
     names = ("Training", "Reward terms [1/s]", "Measures")
     assert all(name in lines[3] for name in names)
     assert any("… 16" in line for line in lines) == bool(more)
+    for narrow in (1, 10, 30, 60):
+        lines = drawn(board, row, narrow)
+        assert len(lines) <= 24 and max(map(len, lines)) <= narrow
 
 
 def test_five_measures_are_shown():
-    """First what tells how well a command is followed, then what has a bound; of the others a line
-    tells how many there are, and where."""
+    """First how well a command is followed, then what has a bound; the others are counted."""
     measures = ("settled", "wobble", "power", "effort", "velocity_error", "x", "y")
     board = Dashboard("title", 4, bounds=("effort", "wobble"), quiet=True)
     lines = drawn(board, ROW | {f"measure/{name}": 0.5 for name in measures}, 100)
     shown = [line.split()[-2] for line in lines[4:9]]
     assert shown == ["yaw_error", "velocity_error", "wobble", "effort", "settled"]
     assert lines[9].strip() == "… 3 in metrics.jsonl"
-
-
-def test_a_narrow_terminal_breaks_no_line():
-    """What has no room is cut, whatever the width is."""
-    board = Dashboard("title", 4, metrics=METRICS, quiet=True)
-    board.show(ROW | LONG, 61.0)
-    for width in (1, 10, 30, 60):
-        lines = drawn(board, ROW | LONG, width)
-        assert len(lines) <= 24 and max(map(len, lines)) <= width
 
 
 def test_decimal_points_stand_below_each_other():
@@ -183,8 +175,7 @@ def test_a_terminal_of_another_size_is_drawn_anew():
 
 
 def test_success_stays_on_the_board(capsys):
-    """The success of the last evaluation is shown until the next, and time left counts this
-    process's iterations alone."""
+    """The last success is shown until the next; time left counts this process alone."""
     with Dashboard("t", 14, done=10) as table:
         table.show(ROW | {"iteration": 11, "success": 0.5}, 10.0)
         table.show(ROW | {"iteration": 12}, 20.0)
@@ -204,16 +195,12 @@ def test_clock(seconds, says):
     assert clock(seconds) == says
 
 
-def test_scheduled_numbers_are_lines_of_the_table():
-    """Each has its whole name, in a narrow terminal, too."""
+def test_numbers_with_a_slash_are_lines_of_the_table():
+    """Scheduled ones have their whole names; numbered ones are a histogram, others in one line."""
     keys = ("task.fastest.0", "task.fastest.1", "task.randomise.friction.low")
     row = ROW | {f"schedule/{key}": 0.25 for key in keys}
     lines = [line.rstrip() for line in drawn(Dashboard("title", 10), row, 80)]
     assert all(any(line.endswith(f"{key} 0.25") for line in lines) for key in keys)
-
-
-def test_measures_with_a_slash_are_lines_of_the_table():
-    """Numbered ones are a histogram; the others stand in one line."""
     shares = {f"measure/level/{i}": share for i, share in enumerate((0.5, 0.25, 0.0))}
     kinds = {"measure/level/slope": 0.25, "measure/level/gaps": 0.0}
     text = "\n".join(drawn(Dashboard("title", 10), ROW | shares | kinds, 100))

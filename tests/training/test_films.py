@@ -109,9 +109,7 @@ def test_results_do_not_wait_for_films(elsewhere, monkeypatch):
 
 
 def test_only_the_newest_waits(films):
-    """While a film is made, a newer checkpoint takes the place of one that waits. A checkpoint that
-    is not written yet is filmed later, or one line says that it is not. After `stop` nothing is
-    left, and each film that is lost has a line."""
+    """A newer checkpoint takes the place of one that waits; each film that is lost has a line."""
     films, lines, folder = films
     films({"iteration": 2.0})
     films({"iteration": 4.0})
@@ -146,9 +144,7 @@ def test_the_end_makes_each_film_that_is_left(films):
 
 
 def test_films_of_a_training_that_was_killed(films):
-    """The one that goes on films the newest copy that is left, and the last checkpoint, whose film
-    was due. A film that is there is not made again. A copy that is not filmed has a line, and
-    leaves nothing: without film_every= none is filmed."""
+    """The next one films the newest copy and the last checkpoint, and says what is lost."""
     films, lines, folder = films
     folder.mkdir()
     half = folder / ".000002.mp4.0123.part.mp4"
@@ -202,8 +198,7 @@ def test_no_film_ends_a_training(films):
 
 
 def test_a_film_that_has_ended_is_not_made_again(films):
-    """The end of a training takes what is there. What a killed process left is removed, and no film
-    of the run before that."""
+    """The end takes what is there, and removes what a killed process left."""
     films, lines, folder = films
     films({"iteration": 2.0})
     films({"iteration": 3.0})

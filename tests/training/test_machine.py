@@ -50,8 +50,7 @@ def promtool(*words: str, given: str = "") -> None:
 
 
 def test_a_training_reports_its_machine(tmp_path, monkeypatch):
-    """Readings are taken in the thread that writes, each is in one row, and the file ends with the
-    last row."""
+    """The thread that writes reads; each reading is in one row, the last row in the file."""
     monkeypatch.setattr(writer, "PERIOD", 0.01)
     threads = set()
     read = Machine.read
@@ -101,8 +100,7 @@ def test_a_reading_is_in_one_row(tmp_path, machine):
 
 
 def test_a_reading_is_taken_whole(tmp_path, monkeypatch, machine):
-    """A row that is logged as the other thread reads has the reading of before, not half of one,
-    and the file keeps both what the rows and what the readings say."""
+    """A row that is logged meanwhile has the reading of before; the file has both."""
     machine.read()
     machine.read()
     row: dict[str, float] = {"iteration": 1}
@@ -170,8 +168,7 @@ def nvml(**failing: Any) -> Any:
 
 
 def test_what_the_card_does(tmp_path, monkeypatch, capfd):
-    """The readings of the training's own card are in the row, without those that it has not; with
-    no driver or no package nothing is said."""
+    """Readings of the training's own card, those that it has; without a driver nothing is said."""
     run = Run.create(tmp_path / "run", {})
     monkeypatch.setattr(
         torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="12-34")
@@ -195,8 +192,7 @@ def test_what_the_card_does(tmp_path, monkeypatch, capfd):
 
 
 def test_the_rules_name_metrics_that_there_are(tmp_path):
-    """The rules of the page are the file of the examples, and each names metrics of a training, of
-    the server or of a robot."""
+    """The page's rules are the example's, and name metrics that something writes."""
     path = ROOT / "docs" / "examples" / "alerts.yaml"
     assert path.read_text(encoding="utf-8") == files("docs/watching.md")["alerts.yaml"]
     promtool("check", "rules", str(path))

@@ -1,5 +1,4 @@
-"""The memory plan: what it counts is what is there, it extrapolates, and says so in one line when
-it does not fit."""
+"""The memory plan counts what is there, extrapolates, and is one line where it does not fit."""
 
 from functools import partial
 
@@ -24,8 +23,7 @@ def build(worlds: int, sim: str = "native"):
 
 
 def test_held_counts_each_byte_once():
-    """Tensors, arrays of Warp and of numpy at any depth; views and what was seen before are not
-    counted again."""
+    """Tensors and arrays at any depth; no view and nothing seen before counts again."""
     x, y = torch.zeros(10), wp.zeros(6, dtype=wp.float32, device="cpu")
     thing = {"a": [x, x[2:5], (x.view(2, 5),)], "b": {"c": y, "d": np.zeros(4)}, "e": build}
     seen: set[int] = set()
@@ -37,8 +35,7 @@ def test_held_counts_each_byte_once():
 
 @pytest.mark.slow
 def test_the_plan_is_what_is_there():
-    """At a third number of worlds every part is what the plan says to 2 %; networks and optimizer
-    do not grow."""
+    """At a third number of worlds every part is the plan's to 2 %; networks do not grow."""
     plan = measure_plan(build)
     measured, said = measure_parts(build, 192, CPU), plan.bytes(192)
     assert set(measured) == set(said) == set(PARTS)
@@ -64,8 +61,7 @@ def test_the_plan_is_what_is_there():
     ],
 )
 def test_what_is_refused_at_once(monkeypatch, words):
-    """The checks before many worlds are built expect half of the bytes that these take or more, and
-    not more than all of them."""
+    """The first checks expect at least half of the bytes, and not more than all of them."""
     cfg, sizes = make_config(*words, "sim=native", "device=cpu"), []
     for place in (environment, joining, ppo):
         monkeypatch.setattr(place, "check_free", lambda what, size, device: sizes.append(size))
@@ -86,8 +82,7 @@ def test_warp_holds_its_capacities():
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["algo.memory=gru", "algo.num_minibatches=12"]])
 def test_it_is_printed(tmp_path, more):
-    """train.py plan=true prints the parts and the largest num_envs, makes no run, and refuses in
-    one line what does not fit."""
+    """plan=true prints parts and the largest num_envs, and makes no run."""
     said = succeed("train.py", "plan=true", "num_envs=96", "sim=native", *more, cwd=tmp_path)
     parts = (*PARTS, "total", "96 worlds", "largest num_envs that fits")
     assert all(part in said for part in parts)

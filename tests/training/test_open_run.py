@@ -82,8 +82,7 @@ def read_back(kind: str, key: str, iteration: Iteration, plain: dict[str, Any]) 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Callable[..., None]:
-    """Copies a run `kind` of two iterations into the working directory; of distillation its
-    teacher, too. Each is trained once."""
+    """Copies a run `kind` of two iterations here, with its teacher; each is trained once."""
     folders: dict[tuple[str, ...], Path] = {}
 
     def copy(kind: str, words: tuple[str, ...] = TINY) -> None:
@@ -113,8 +112,7 @@ def changes(kind: str) -> dict[str, Any]:
     "kind", [pytest.param(x, marks=[pytest.mark.slow] * (x != "ppo")) for x in NAMES]
 )
 def test_what_is_changed_is_used(kind, how, trained):
-    """Each number that resume= changes is what the kernels read, and still is when the iterations
-    are replayed. But for these, learned tensors are those of the checkpoint."""
+    """Each changed number is what the kernels read, also when iterations are replayed."""
     trained(kind, SIMS[how])
     trainer, changed = resumed(kind, changes(kind)), changes(kind)
     iteration = trainer.loop.iteration
@@ -150,8 +148,7 @@ def test_live_numbers_are_read(kind, trained):
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_what_is_not_changed_goes_on(kind, trained):
-    """With another number changed, every learned tensor is that of the checkpoint, bit for bit,
-    also a rate that has moved from the one of the configuration."""
+    """Every learned tensor is the checkpoint's, also a rate that has moved."""
     trained(kind)
     state, _, _ = Run(Path(kind)).checkpoints.restore(print)
     trainer = resumed(kind, {"iterations": 3, "algo.max_grad_norm": 0.4})
@@ -164,8 +161,7 @@ def test_what_is_not_changed_goes_on(kind, trained):
 
 
 def test_a_roll_back_halves_the_new_rate(trained):
-    """A training that goes back to a checkpoint of before the change has half of the new rate, and
-    none of those roll-backs lower it that came before the change."""
+    """Also to a checkpoint of before the change; earlier roll-backs do not lower it."""
     trained("ppo")
     Run(Path("ppo")).json("rollbacks.json", 2)
     trainer = resumed("ppo", {"iterations": 9, "algo.learning_rate": 2e-4})

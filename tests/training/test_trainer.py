@@ -97,8 +97,7 @@ def test_two_trainings_in_turn(capfd):
 
 @pytest.mark.parametrize("words", [(), SAC])
 def test_what_another_has_learned(words):
-    """It is taken, with numbers that nobody schedules; worlds and iteration stay. The learner draws
-    anew, and its state goes on to the bit."""
+    """It is taken with numbers that nobody schedules; the learner draws anew."""
     keys = KEYS[: 1 if words else 2]
     make = partial(make_iteration, changeable=keys)
     teacher, pupil, again = (member(x, *words, make=make) for x in ("one", "two", "three"))
@@ -131,8 +130,7 @@ def test_what_another_has_learned(words):
 
 
 def test_a_subclass_begins_with_a_run_of_ppo(no_own_tasks, capfd):
-    """What fits is taken; a network of another width, or a run without an actor, is one line. Its
-    reward model keeps that policy, finds columns by name, and says when the training is done."""
+    """What fits is taken, the rest is one line; its reward model keeps that policy."""
     for folder in ("conf/algo", "algorithms"):
         Path(folder).mkdir(parents=True)
     Path("conf/algo/taste.yaml").write_text("defaults: [ppo, _self_]\nname: taste\n")

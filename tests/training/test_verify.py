@@ -20,8 +20,7 @@ def train_run(path: str, *words: str) -> None:
 
 @pytest.mark.parametrize("words, last", [(("stop_at=1.0",), 4), ((PLAN,), 2)])
 def test_evaluations_do_not_matter(words, last, elsewhere, monkeypatch, capsys):
-    """A run that was evaluated is what its configuration makes; one whose curriculum goes by
-    evaluations is until the first."""
+    """Unless a curriculum goes by them, from the first one on."""
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
     train_run("run", "task=cartpole", *words, "eval_every=2", "iterations=4")
     verify.main(["run"])
@@ -30,8 +29,7 @@ def test_evaluations_do_not_matter(words, last, elsewhere, monkeypatch, capsys):
 
 
 def test_verify(trained, tmp_path, capsys):
-    """verify trains the first iterations again and finds them equal; where a hash differs, it says
-    when and what. A mistake is one line."""
+    """Iterations trained again are equal; a hash that differs is named, a mistake is one line."""
     run = Run(shutil.copytree(trained, tmp_path / "run"))
     hashes = run.path / "hashes.jsonl"
     verify.main([str(run.path)])
@@ -55,8 +53,7 @@ def test_verify(trained, tmp_path, capsys):
 
 
 def test_a_run_that_was_changed(elsewhere, monkeypatch, capsys):
-    """A run that was continued with other values cannot be made again from its config.yaml: one
-    line says so."""
+    """Continued with other values it cannot be made again: one line says so."""
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", lambda *_, **__: {"success": 0.3})
     train_run("run", "task=cartpole", "iterations=2")
     for words in (

@@ -92,8 +92,7 @@ def test_a_caption_says_how_far_the_goal_is():
 
 
 def test_a_caption_leaves_out_what_says_nothing():
-    """A base that only turns has no speed, a rotation has no numbers, and a policy may have no
-    command. Names from a stranger's file are short and printable."""
+    """No speed, no rotation, no command; strangers' names are short and printable."""
     assert Caption(m := model("joint")).text(0.0, placed(m)) == ""
     pose = {"names": ["x", "qw", "qx", "qy", "qz"], "units": ["m", *"1111"], "lean": 0.1}
     command = np.array([0.1, 1, 0, 0, 0])
@@ -150,8 +149,7 @@ def test_a_gif_is_half_of_a_film(tmp_path):
 
 @pytest.mark.parametrize("worlds", [None, 4])
 def test_size_and_camera_of_a_film(tmp_path, worlds):
-    """A film has the size that was asked for, of one world and of several, and may be of any
-    camera of the model."""
+    """As asked for, of one world and of several, from any camera of the model."""
     path = tmp_path / "ball.mp4"
     film(model(), frames(worlds), path, 1, size=[320, 200], view="side")
     pictures = decoded(path, 200, 320).astype(int)
@@ -175,8 +173,7 @@ def test_an_unknown_camera_is_refused(tmp_path):
 @pytest.mark.parametrize("suffix", [".mp4", ".gif"])
 @pytest.mark.parametrize("room", [0, 1])
 def test_a_film_on_a_full_disk(disk, capfd, suffix, room):
-    """It is one line that names the film, and neither ffmpeg nor Python adds any. Nothing of it is
-    left, and an older film stays; also if there is room for its first block alone."""
+    """One line names it; nothing of it is left, and an older film stays."""
     old, path = disk / f"old{suffix}", disk / f"new{suffix}"
     old.write_bytes(b"old")
     fill(disk / "filler", room)

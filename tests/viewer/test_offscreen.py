@@ -62,8 +62,7 @@ def run(script: str, cwd: Path, **settings: str) -> subprocess.CompletedProcess[
 @pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler")
 @pytest.mark.parametrize("first", ["ours", "mujoco's and ours"])
 def test_render_then_export_then_compile(tmp_path, first):
-    """A script that renders, exports to ONNX, compiles and renders again ends well, also when it
-    used MuJoCo's own renderer before ours."""
+    """And render again: it ends well, also after MuJoCo's own renderer."""
     mine = RENDER_WITH_MUJOCO if first != "ours" else ""
     settings = {"MUJOCO_GL": "egl"} if mine else {}
     done = run(mine + RENDER + EXPORT_AND_COMPILE + RENDER, tmp_path, **settings)

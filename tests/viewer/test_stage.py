@@ -31,8 +31,7 @@ def box(size: str = "usual", color: str = ".9 .9 .9 1", floor: str = FLOOR, ligh
 @pytest.mark.parametrize("color", [".9 .9 .9 1", ".05 .05 .05 1", ".5 .5 .5 1", ".5 .1 .1 1"])
 @pytest.mark.parametrize("floor", [True, False])
 def test_a_model_without_a_scene_is_seen_well(color, floor):
-    """A light or dark robot stands out from patterned ground, which is added if there is none; the
-    dark and the red one have a light where they have ground, the others where they have none."""
+    """A light or dark robot, with or without ground and light of its own."""
     light = LIGHT if floor == (color in (".05 .05 .05 1", ".5 .1 .1 1")) else ""
     result = look(box(color=color, floor=FLOOR if floor else "", light=light))
     assert not result.faults(), result
@@ -111,8 +110,7 @@ def test_the_pattern_stays_where_it_is():
 
 
 def test_a_window_has_ground_and_light():
-    """A window takes neither textures nor lamps: its ground is of tiles in two shades, at the
-    plane of the model or where there is none, and a headlight is raised. Our own stay."""
+    """Tiles in two shades at the ground, and a raised headlight; our own stay."""
     for floor, count in ((FLOOR, 2), ("", 2), (None, 0)):
         model = box(floor=floor or "")
         if floor is None:

@@ -13,8 +13,7 @@ from gpusim_rl.viewer.window import Keys, gamepad_state, tour
 
 
 def test_commands_stay_in_their_range():
-    """Tour and keyboard ask for what the policy was trained for, whatever the number of its
-    commands."""
+    """Tour and keyboard ask for what was trained, whatever the number of commands."""
     low, high = (-2.0, 0.0), (1.0, 0.5)
     command = tour({"names": ["a", "b"], "trained": {"low": low, "high": high}}, 10.0)
     assert {tuple(command(t).tolist()) for t in np.linspace(0, 10, 50)} == {
@@ -51,8 +50,7 @@ def test_keys_pause_and_push():
 
 
 def test_a_gamepad_drives_the_window(monkeypatch):
-    """Sticks go to the ends from the center, and the keys' value stays while none is moved. A
-    button counts once while it is held."""
+    """Sticks go from the center to the ends, else the keys' value stays."""
     axes, pads = [0.0] * 4, {}
     monkeypatch.setattr(glfw, "get_gamepad_state", pads.get)
     keys = Keys((-1.0, -0.5, -2.0), (3.0, 0.5, 2.0), (1.0, 0.0, 0.0))

@@ -120,8 +120,7 @@ def opened(address: str, protocol: str = PROTOCOL, path: str = "") -> Iterator[A
 
 @pytest.fixture
 def show(served) -> Iterator[Callable[..., Web]]:
-    """Shows policies of run directories and files, as a process would serve them; what is shown is
-    removed at the end."""
+    """Shows runs and files as a process would serve them; they are removed at the end."""
     shown: list[Web] = []
 
     def make(*policies: Path, **keys: Any) -> Web:
@@ -188,8 +187,7 @@ def test_the_page_is_served_under_its_own_name_alone(served):
 @pytest.mark.parametrize("host", ["localhost:9", "[::1]:9", "127.0.0.1", "LOCALHOST:80"])
 @pytest.mark.parametrize("other", ["192.168.0.7:9", "example.com:9", "localhost.example.com", ""])
 def test_names_of_this_machine(host, other):
-    """Requests for this machine's loopback address are answered, under no other name, and not two
-    at once."""
+    """Its loopback address is answered, under no other name, and not two at once."""
     assert refusal(Headers(Host=host)) == ""
     assert refusal(Headers(Host=other)) == refusal(Headers()) == "this host is not served"
     assert refusal(Headers([("Host", host), ("Host", host)])) == "this host is not served"
@@ -221,8 +219,7 @@ def test_a_message_of_a_page_sets_what_its_control_offers(web):
 
 
 def test_messages_of_a_gamepad(monkeypatch):
-    """Six values of their kinds are taken from a page's own WebSocket, and all else is ignored.
-    The sticks are let go when it closes."""
+    """Six values of their kinds are taken, all else is ignored; closing lets go."""
     server, address, access = open_server(0)
     said: SimpleQueue[Change] = SimpleQueue()
     access.gamepad = said.put
@@ -264,8 +261,7 @@ ESCAPE = "\x1b]0;PWNED\x07\x1b[31m"  # sets the terminal's title, and its color
 
 
 def test_no_text_of_a_page_reaches_the_terminal(served, caplog, capfd):
-    """A camera's fields are numbers: viser would print others as they are. Broken messages leave
-    no line either, and the page goes on."""
+    """viser would print what is no number, and broken messages."""
     server, address = served
     before, encode = len(server.get_clients()), msgspec.msgpack.encode
     with warnings.catch_warnings(record=True) as warned, opened(address) as page:
@@ -465,12 +461,6 @@ def test_runs_to_choose_from(tmp_path, elsewhere):
     assert sorted(run_choices(words)) == sorted([*words, *swept])
 
 
-def test_labels_of_runs():
-    """Two paths with the same end have two labels."""
-    words = [f"{i}/{'x' * 2 * LONGEST_NAME}" for i in range(3)]
-    assert list(labelled(words).values()) == words
-
-
 @pytest.mark.parametrize(
     "word, name",
     [
@@ -482,8 +472,10 @@ def test_labels_of_runs():
     ],
 )
 def test_a_run_has_a_name(word, name):
-    """The page shows it instead of the path: what stands below runs/, else the last part."""
+    """What stands below runs/, else the last part; two paths with the same end have two labels."""
     assert list(labelled([word])) == [name]
+    long = [f"{i}/{'x' * 2 * LONGEST_NAME}" for i in range(3)]
+    assert list(labelled(long).values()) == long
 
 
 @pytest.mark.parametrize("shade, ground", [(0.06, 0), (0.2, 0), (0.95, 1)])
@@ -823,8 +815,7 @@ while "numpy" not in open(f"/proc/{{child.pid}}/maps").read():
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
 def test_a_page_in_a_browser(tmp_path, trained):
-    """Chromium shows the page; its buttons pause and step, and so does a gamepad, whose sticks
-    move the sliders; Ctrl-C ends it in one line."""
+    """Buttons pause and step, so does a gamepad, whose sticks move sliders; Ctrl-C ends it."""
     line = (str(ROOT / "play.py"), "mode=web", f"onnx={trained}/policy.onnx", "port=0")
     process = start_server(r"open (http://\S+) ", *line, env=environment(tmp_path / "home"))
     with process as (server, address), chromium() as browser:

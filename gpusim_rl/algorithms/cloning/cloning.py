@@ -5,13 +5,12 @@
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.learner import Learner, LearnerSpec, Spec
+from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.returns import recurrence
 from gpusim_rl.core.graphs import is_empty_on_host
@@ -155,11 +154,7 @@ class Cloning:
         """One step on rows (n,) of the demonstrations; of the critic by targets (N,). In place."""
         r, policy, optimizer = self.demos.record, self.policy, self.optimizer
         obs, critic = policy.normalize(r.obs[rows], r.critic[rows])
-
-        def view(name: str) -> Tensor:
-            return r.column(name)[rows]
-
-        seen = policy.actor.features(obs, view)
+        seen = policy.actor.features(obs, lambda name: r.column(name)[rows])
         error = (policy.mean(seen) - r.action[rows]).square().mean()
         loss = error
         if targets is not None:
@@ -178,14 +173,4 @@ class Cloning:
         return torch.cat([self.learner.measures(), self.error.sqrt()])
 
     def tensors(self) -> dict[str, Live]:
-        """Every live tensor that a continuation needs, by its name in a checkpoint."""
         return self.learner.tensors() | shared("cloning/", self.moments | {"error": self.error})
-
-
-def cloned(algorithm: LearnerSpec[PPO]) -> LearnerSpec[Learner]:
-    """PPO, or one with its parts, that begins as a clone."""
-
-    def make(spec: Spec, settings: Any) -> Cloning:
-        return Cloning(algorithm.make(spec, settings), spec)
-
-    return replace(algorithm, make=make, begin=Cloning.begin)

@@ -10,7 +10,7 @@ from gpusim_rl.algorithms.distill.student import Student
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo import ppo
-from gpusim_rl.algorithms.ppo.samples import draw_worlds, first_steps
+from gpusim_rl.algorithms.ppo.samples import draw_worlds
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import ENDS, Record, vector
 from gpusim_rl.core.states import Live, shared
@@ -32,9 +32,13 @@ class Distill:
 
     def __init__(self, spec: Spec, settings: Settings):
         self.spec, self.cfg = spec, settings
-        epochs, parts, worlds = settings.update_epochs, settings.num_minibatches, spec.num_envs
-        if worlds % parts:
-            raise ValueError(f"algo.num_minibatches={parts} does not divide num_envs={worlds}")
+        if "teacher" not in spec.given:
+            raise ValueError("a distillation imitates a run's policy: name it with teacher=RUN")
+        epochs, parts, rows = settings.update_epochs, settings.num_minibatches, spec.num_rows
+        if rows % parts:
+            raise ValueError(
+                f"algo.num_minibatches={parts} does not divide num_envs × agents={rows}"
+            )
         self.sums = torch.zeros(len(self.metrics), device=spec.device)
         self.loss, self.share, self.bad = self.sums
         self.share.copy_(self.teacher_share(spec.iteration))
@@ -47,7 +51,7 @@ class Distill:
         self.rates = {"learning_rate": self.optimizer.all_rates}
         self.rng, self.count = spec.rng(), epochs * parts
         self.next = torch.zeros(1, dtype=torch.int64, device=spec.device)
-        self.order = self.next.new_zeros(self.count, worlds // parts)
+        self.order = self.next.new_zeros(self.count, rows // parts)
         parts = self.begin, self.minibatch, self.finish
         self._begin, self._minibatch, self._finish = map(spec.capture, parts)
 
@@ -68,7 +72,7 @@ class Distill:
         for name in (*self.seen, "target"):
             mask = fault.view(*fault.shape, *[1] * len(self.columns[name].shape))
             record.column(name).masked_fill_(mask, 0)
-        options = self.cfg.update_epochs, self.cfg.num_minibatches, self.spec.num_envs
+        options = self.cfg.update_epochs, self.cfg.num_minibatches, self.spec.num_rows
         self.order.copy_(draw_worlds(self.rng, "distill/order", self.spec.iteration, *options))
         self.next.zero_()
         self.loss.zero_()
@@ -79,7 +83,7 @@ class Distill:
         views = {name: record.column(name).index_select(1, worlds) for name in self.seen}
         target, fault = (record.column(x).index_select(1, worlds) for x in ("target", "fault"))
         memory = {name: x.index_select(0, worlds) for name, x in record.memory.items()}
-        begins = first_steps(record).index_select(1, worlds)
+        begins = record.first_steps().index_select(1, worlds)
         valid = 1 - fault
         share = valid / self.spec.group.all_reduce(valid.sum()).clamp(min=1)
         error = (self.policy.unroll(views, memory, begins) - target).square().mean(-1)
@@ -113,7 +117,6 @@ class Distill:
         return self.sums.clone()
 
     def tensors(self) -> dict[str, Live]:
-        """Every live tensor that a continuation needs, by its name in a checkpoint."""
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
         entries = {"sums": self.sums, "rate": self.optimizer.all_rates[0]}
         return networks | shared("adam/", self.optimizer.tensors()) | shared("distill/", entries)

@@ -17,8 +17,8 @@ from gpusim_rl.networks.policy import ActorCritic, Memory, Views, blank_memory
 class Student(ActorCritic):
     """The actor of an `ActorCritic`. While it learns, a teacher acts in a share of the worlds.
 
-    The teacher's observation is the first columns of the critic's. It acts in a world at a step
-    with a probability `share`, β (). `clip` is the largest action.
+    The teacher's observation is the first columns of the critic's, and any view of the task. It
+    acts in a world at a step with a probability `share`, β (). `clip` is the largest action.
     """
 
     def __init__(self, teacher: Any, clip: float, share: Any, *network: Any, **symmetry: Any):
@@ -47,7 +47,8 @@ class Student(ActorCritic):
 
     def compute(self, inputs: dict[str, Tensor], memory: Memory, rng: Rng) -> tuple[Tensor, Memory]:
         """The networks: the mean actions of student and teacher (B, 2 nu), and the next memory."""
-        target = self.guide[0].net(inputs["teacher"])
+        teacher = self.guide[0]
+        target = teacher.net(teacher.features(inputs["teacher"], inputs.__getitem__))
         x = self.actor.features(inputs["obs"], inputs.__getitem__)
         if not memory:
             return torch.cat((self.mean(x), target), 1), memory

@@ -72,7 +72,7 @@ class PPO:
         self.rates = {"learning_rate": self.optimizer.all_rates}
         self.stats, self.skips = (torch.zeros(n, device=spec.device) for n in (len(STATS), 3))
         self.rng = spec.rng()
-        shape, first = (spec.num_steps, spec.num_envs), policy.blank_memory(spec.num_envs)
+        shape, first = (spec.num_steps, spec.num_rows), policy.blank_memory(spec.num_rows)
         self.minibatches = Minibatches(shape, policy, cfg, first)
         self.loss_args: dict[str, Any] = {"copies": self.minibatches.copies, "group": self.group}
         self.fused = self._make_fused_loss() if cfg.fused and policy.family is Gaussian else None
@@ -183,7 +183,6 @@ class PPO:
         return values
 
     def tensors(self) -> dict[str, Live]:
-        """Every live tensor that a continuation needs, by its name in a checkpoint."""
         sums = {"stats": self.stats, "skip_sums": self.skips}
         rates = {f"{name}_rate": rate for name, rate in self.optimizer.rates.items()}
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
@@ -209,6 +208,6 @@ def check_memory(spec: Spec, cfg: Settings, columns: Columns, policy: ActorCriti
     # of a gated recurrent unit: its gates, their sums and its memory
     activations = 16 * images * sum(cfg.hidden) + 32 * remembered
     size = row_bytes(columns) + samples + order + activations / cfg.num_minibatches
-    what = f"num_envs={spec.num_envs} × num_steps={spec.num_steps}"
+    what = f"{spec.num_rows} rows × num_steps={spec.num_steps}"
     what = f"{what}, with algo.update_epochs={cfg.update_epochs},"
-    check_free(what, spec.num_envs * spec.num_steps * size, spec.device)
+    check_free(what, spec.num_rows * spec.num_steps * size, spec.device)

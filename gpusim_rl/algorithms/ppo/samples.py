@@ -64,7 +64,7 @@ def make_samples(
     obs, critic = policy.normalize(r.obs, r.critic)
     views = {name: r.column(name) for name in policy.actor.views}
     truncated, fault = r.truncated, r.fault
-    begins = {"begins": first_steps(r)} if first else {}
+    begins = {"begins": r.first_steps()} if first else {}
     value, after = policy.values(critic, first, **begins)
     ends = end_values(value, [r.end, *after], truncated, policy.evaluate, horizon=horizon)
     steps = (r.reward, value, ends, r.terminated, truncated, fault)
@@ -91,12 +91,6 @@ def likelihood_ratio(newest: dict[str, Tensor], rollout: Record) -> Tensor:
     return (newest["logp"] - rollout.logp).exp()
 
 
-def first_steps(rollout: Record) -> Tensor:
-    """(T, B) 1 where an episode begins; the first row is 0, since the memory before it says it."""
-    ended = (rollout.terminated | rollout.truncated | rollout.fault).float()
-    return torch.cat([torch.zeros_like(ended[:1]), ended[:-1]])
-
-
 class Minibatches:
     """Samples in, minibatches out. All tensors are allocated once and written in place.
 
@@ -118,16 +112,16 @@ class Minibatches:
         self, shape: tuple[int, int], policy: ActorCritic, cfg: Settings, first: dict[str, Tensor]
     ):
         columns, device = sample_columns(policy), policy.min_std.device
-        self.num_steps, self.num_envs = shape
+        self.num_steps, self.num_rows = shape
         self.epochs, self.num_minibatches = cfg.update_epochs, cfg.num_minibatches
         mirrors = policy.mirrors if policy.symmetry == "augment" else None
         self.copies, parts = 2 if mirrors else 1, cfg.num_minibatches
         self.first, self.count = first, self.epochs * parts
-        what, size = ("num_envs", shape[1]) if first else ("num_steps", shape[0])
+        what, size = ("num_envs × agents", shape[1]) if first else ("num_steps", shape[0])
         if size % parts:
             raise ValueError(f"algo.num_minibatches={parts} does not divide {what}={size}")
         self.memory = {name: torch.zeros_like(x[: size // parts]) for name, x in first.items()}
-        n = self.num_steps * self.num_envs // parts
+        n = self.num_steps * self.num_rows // parts
         numbers = {name: x for name, x in columns.items() if x.storage == torch.float32}
         self.samples = Record.zeros(numbers, parts * n, device=device)
         self.beside: dict[str, Tensor] = {}
@@ -173,12 +167,12 @@ class Minibatches:
         """
         name, epochs, parts = "ppo/order", self.epochs, self.num_minibatches
         if self.first:
-            worlds = draw_worlds(rng, name, iteration, epochs, parts, self.num_envs)
-            steps = torch.arange(self.num_steps, device=worlds.device)[:, None] * self.num_envs
+            worlds = draw_worlds(rng, name, iteration, epochs, parts, self.num_rows)
+            steps = torch.arange(self.num_steps, device=worlds.device)[:, None] * self.num_rows
             return (steps + worlds[:, None]).flatten(1)
         steps = rng.permutations(name, iteration, epochs, self.num_steps)  # (epochs, B, T)
-        rows = steps * self.num_envs + torch.arange(self.num_envs, device=steps.device)[:, None]
-        return rows.view(epochs, self.num_envs, parts, -1).transpose(1, 2).reshape(self.count, -1)
+        rows = steps * self.num_rows + torch.arange(self.num_rows, device=steps.device)[:, None]
+        return rows.view(epochs, self.num_rows, parts, -1).transpose(1, 2).reshape(self.count, -1)
 
 
 def draw_worlds(

@@ -1,6 +1,6 @@
 """Proximal policy optimization, as a training knows it."""
 
-from gpusim_rl.algorithms.cloning.cloning import cloned
+from gpusim_rl.algorithms.cloning.cloning import Cloning
 from gpusim_rl.algorithms.learner import LearnerSpec
 from gpusim_rl.algorithms.ppo.ppo import PPO, make_policy
 from gpusim_rl.algorithms.ppo.settings import Settings
@@ -15,5 +15,5 @@ SPEC = LearnerSpec(
     ),
     # a policy that remembers is trained by whole worlds, so that minibatches divide them
     world_multiple=lambda x: x.num_minibatches if x.memory != "none" else 1,
-    clone=cloned,
+    clone=Cloning,
 )

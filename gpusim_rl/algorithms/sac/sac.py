@@ -71,7 +71,7 @@ class SAC:
         self.spec, self.group, self.cfg = spec, spec.group, settings
         cfg, device, nu = settings, spec.device, spec.action_width
         self.cycles = check_numbers(spec, cfg)
-        self.draws = cfg.batch_size // (spec.num_envs * self.group.size)  # windows of each world
+        self.draws = cfg.batch_size // (spec.num_rows * self.group.size)  # windows of each world
         if cfg.tf32 and device.type != "cpu":
             torch.set_float32_matmul_precision("high")
         self.policy = policy = self.make_policy(spec, cfg)
@@ -92,7 +92,7 @@ class SAC:
         self.ready = zeros((), dtype=torch.bool)
         self.ones, self.scale, self.bad = ones(self.draws), ones(()), zeros(())
         # discounted sums so far; their mean, mean absolute deviation and weight
-        self.running, self.returns = zeros(spec.num_envs), zeros(3)
+        self.running, self.returns = zeros(spec.num_rows), zeros(3)
         self.sums, self.loss = zeros(5), zeros(1)
         self.skipped = zeros(())  # cycles of this iteration
         self.target_std = as_array(cfg.target_std, device)[0]
@@ -127,7 +127,7 @@ class SAC:
         demos: Demonstrations | None = self.spec.given.get("demos")
         if demos is None:
             return
-        size, worlds = len(demos.record), self.spec.num_envs * self.group.size
+        size, worlds = len(demos.record), self.spec.num_rows * self.group.size
         rows, bound = max(self.cfg.window + 1, -(-size // worlds)), self.policy.bound
         # an Env takes none beyond its limit
         largest = min(float(demos.record.action.abs().max()), self.spec.clip)
@@ -138,7 +138,7 @@ class SAC:
         slab = demos.steps(ring.record.columns, rows, self.spec.worlds)
         slab.action.clamp_(-bound, bound)
         views = [x.flatten(0, 1) for x in (slab.obs, slab.critic)]
-        valid = slab.fault.new_ones(rows * self.spec.num_envs)
+        valid = slab.fault.new_ones(rows * self.spec.num_rows)
         self.policy.update_normalizers(views, valid, self.group)
         ring.write(slab)
 
@@ -155,7 +155,7 @@ class SAC:
     @torch.no_grad()
     def add_steps(self, ring: Ring) -> None:
         """Add the newest steps to the normalizers and to the scale. In place."""
-        written, worlds = ring.written, self.spec.num_envs * self.group.size
+        written, worlds = ring.written, self.spec.num_rows * self.group.size
         self.stored.copy_(written.clamp(max=len(ring)))
         self.ready.copy_((written * worlds >= self.cfg.warmup) & (written > self.cfg.window))
         new = ring.newest(self.spec.num_steps)
@@ -274,7 +274,6 @@ class SAC:
         return values
 
     def tensors(self) -> dict[str, Live]:
-        """Every live tensor that a continuation needs, by its name in a checkpoint."""
         networks = shared("policy/", self.policy.state_dict(keep_vars=True))
         rates = self.critics.rates | self.actor.rates
         entries = {f"{name}_rate": x for name, x in rates.items()}
@@ -288,9 +287,9 @@ class SAC:
 
 def check_numbers(spec: Spec, cfg: Settings) -> int:
     """How many cycles of `policy_delay` updates an iteration has; ValueError as `SAC` has it."""
-    worlds, updates = spec.num_envs * spec.group.size, spec.num_steps * cfg.updates
-    if cfg.batch_size % worlds:
-        wanted = f"a multiple of num_envs={worlds}"
+    rows, updates = spec.num_rows * spec.group.size, spec.num_steps * cfg.updates
+    if cfg.batch_size % rows:
+        wanted = f"a multiple of num_envs × agents={rows}"
         raise ValueError(f"algo.batch_size={cfg.batch_size}: expected {wanted}")
     if updates % cfg.policy_delay:
         wanted = f"a divisor of num_steps × algo.updates, which is {updates}"

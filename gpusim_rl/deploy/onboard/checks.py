@@ -28,6 +28,7 @@ class Policy(Protocol):
     mjcf: str
     dt: float
     needs: dict[str, int]
+    views: Mapping[str, Any]
     reads: dict[str, list[str]]
     command: Json | None
     outputs: Json
@@ -237,6 +238,7 @@ def read(policy: Policy, readings: Readings | None) -> tuple[Values, list[str]]:
             continue
         for i in np.flatnonzero(~np.isfinite(values[name]))[:1]:
             wrong.append(f"{label(policy, name, i)} is {values[name][i]}")
+    wrong += [f"view {name!r} is missing" for name in policy.views if name not in readings]
     return values, wrong
 
 

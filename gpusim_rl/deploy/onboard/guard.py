@@ -144,6 +144,7 @@ class Guard:
         if self.sent is None and not faults:  # the first targets are these angles
             faults = checks.outside(self.policy, values, {"joint_pos": self.anyhow["joint_pos"]})
         sound = None if faults else {**values}  # a copy, which may be cut
+        self.views = {x: readings[x] for x in self.policy.views if readings and not faults}
         phase, runs = self.phase, self.phase == "run"
         restart = runs and self.steps == 0
         command, cut, wrong = checks.ask(self.policy, command) if runs else (None, [], [])
@@ -196,8 +197,8 @@ class Guard:
             return targets
         self._tell(["the policy begins"])
         try:
-            targets = self.policy.act(values, command)
-        except ValueError as error:
+            targets = self.policy.act({**values, **self.views}, command)
+        except checks.NO_NUMBERS as error:
             faults.append(str(error))
             return last
         if self.policy.fault.any():

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpusim_rl.algorithms.ppo.samples import first_steps
 from gpusim_rl.algorithms.sac import settings, spec
 from gpusim_rl.algorithms.sac.sac import SAC
 from gpusim_rl.core.ranges import COUNT, WIDTH
@@ -79,7 +78,7 @@ class RecurrentSAC(SAC):
     def __init__(self, spec, cfg):
         super().__init__(spec, cfg)
         if self.draws % cfg.train:
-            wanted = f"a divisor of batch_size / num_envs, which is {self.draws}"
+            wanted = f"a divisor of batch_size / (num_envs × agents), which is {self.draws}"
             raise ValueError(f"algo.train={cfg.train}: expected {wanted}")
 
     @staticmethod
@@ -102,7 +101,7 @@ class RecurrentSAC(SAC):
         places = torch.stack([rows, sequences.worlds.expand_as(rows)], -1).flatten(0, 1)
         batch = self.read_batch(ring, Draw(places, drawn.weights.repeat_interleave(train)))
         steps = sequences.steps()
-        obs, begins = self.policy.actor.normalizer(steps.obs), first_steps(steps)
+        obs, begins = self.policy.actor.normalizer(steps.obs), steps.first_steps()
         before = slice(burn + n)
         _, after = self.policy.actor.net.encoder.unroll(obs[before], steps.h[0], begins[before])
         h = after.unflatten(0, (burn + n, -1))

@@ -74,7 +74,7 @@ class AMP(RewardModel):
 
     def update(self, record: Record) -> None:
         """Some steps of the discriminator on transitions drawn anew. In place."""
-        cfg, worlds = self.cfg, self.spec.num_envs
+        cfg, worlds = self.cfg, self.spec.num_rows
         per_world = -(-cfg.batch // (worlds * self.spec.group.size))
         entries, valid = self.normalized(self.transitions(record)), (~record.fault).float()
         for rng in (self.rng, self.own_rng):
@@ -108,7 +108,6 @@ class AMP(RewardModel):
         return self.values.clone()
 
     def tensors(self) -> dict[str, Live]:
-        """Every live tensor that a continuation needs, by its name in a checkpoint."""
         entries = self.optimizer.tensors() | {"values": self.values}
         return shared("amp/", self.network.state_dict(keep_vars=True) | entries)
 

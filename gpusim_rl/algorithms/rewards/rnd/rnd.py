@@ -41,7 +41,7 @@ class RND(RewardModel):
         self.nets = nn.ModuleDict({x: getattr(self, x) for x in NETS}).to(spec.device)
         params = {"predictor": list(self.predictor.parameters())}
         self.optimizer = FlatAdam(params, settings.learning_rate)
-        self.last = torch.zeros(spec.num_envs, device=spec.device)  # G of the last step
+        self.last = torch.zeros(spec.num_rows, device=spec.device)  # G of the last step
         self.means = torch.zeros(len(self.metrics), device=spec.device)
 
     def errors(self, record: Record) -> Tensor:

@@ -2,6 +2,7 @@
 
     make same WITH=HEAD~1
     make same WITH=HEAD~1 ARGS="cartpole sac"        two of the cases below
+    python -m benchmarks.same HEAD~1                 the same, without make
 
 Every task and every learner trains here and in a copy of the other commit, each on one core. It
 compares all tensors of the last checkpoint, all numbers of metrics.jsonl and eval.json but times,
@@ -183,13 +184,13 @@ def compare(commit: str, names: list[str]) -> bool:
         if subprocess.run(git, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode:
             raise SystemExit(f"error: WITH={commit}: {ROOT} has no commit {commit!r}")
         subprocess.run(["tar", "-xf", archive, "-C", there], check=True)
-        if not (there / "tests" / "same.py").exists():
-            (there / "tests" / "same.py").write_bytes(Path(__file__).read_bytes())
+        if not (there / "benchmarks" / "same.py").exists():
+            (there / "benchmarks" / "same.py").write_bytes(Path(__file__).read_bytes())
         programs = []
         for label, folder in (("mine", ROOT), ("theirs", there)):
             work = Path(temporary) / label
             work.mkdir()
-            line = [sys.executable, "-m", "tests.same", f"out={work / 'hashes.json'}", *names]
+            line = [sys.executable, "-m", "benchmarks.same", f"out={work / 'hashes.json'}", *names]
             path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
             env = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
             programs.append((work, subprocess.Popen(line, cwd=folder, env=env)))
@@ -216,6 +217,9 @@ def compare(commit: str, names: list[str]) -> bool:
 def main() -> None:
     """Compare with a commit; `out=FILE` hashes the cases of this checkout instead."""
     words = sys.argv[1:]
+    if {"-h", "--help"} & {*words}:
+        print(__doc__)
+        raise SystemExit
     if words and words[0].startswith("out="):
         return hash_cases(Path(words[0][4:]), words[1:] or CASES)
     if not words or not words[0]:

@@ -1,8 +1,8 @@
 """Plants mistakes, each alone in a copy of the repository, and counts which tests find them.
 
     make test-all ARGS="--cov --cov-report="       writes .coverage: the lines that the tests run
-    .venv/bin/python -m tests.mistakes             twenty mistakes of seed 1
-    .venv/bin/python -m tests.mistakes seed=2 count=5 only=1,4 out=mistakes.json
+    python -m benchmarks.mistakes                  twenty mistakes of seed 1
+    python -m benchmarks.mistakes seed=2 count=5 'only=[1,4]' out=mistakes.json
 
 A mistake is a sign, a comparison, an index or a dropped term, in a line that runs. The kind is
 drawn first, then one of all its places. `make test-changed` and `make test-fast` look for each, and
@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from coverage import CoverageData
 
+from benchmarks.program import read_keys
 from tests.packages import ROOT, source_files
 
 OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
@@ -95,12 +96,11 @@ def mutations(node: ast.expr) -> Iterator[tuple[str, str]]:
 def unparse(node: ast.expr, **fields: object) -> str:
     """The source of an expression with other fields."""
     old = {name: getattr(node, name) for name in node._fields}
-    return ast.unparse(type(node)(**old | fields))
+    return ast.unparse(type(node)(**old | fields))  # pyright: ignore[reportArgumentType]
 
 
 def inert_nodes(tree: ast.AST) -> set[int]:
-    """The ids of the nodes of type annotations, which do nothing when they run, and of f-strings,
-    whose places Python 3.11 does not know."""
+    """The ids of nodes that do nothing (annotations) or have no place (f-strings, Python 3.11)."""
     roots: list[ast.AST | None] = [x for x in ast.walk(tree) if isinstance(x, ast.JoinedStr)]
     for node in ast.walk(tree):
         roots += [getattr(node, field, None) for field in ("annotation", "returns")]
@@ -187,20 +187,18 @@ def find(copy: Path) -> dict[str, Search]:
 
 def main() -> None:
     """Draw, plant, search and print the results of each mistake, and the sums."""
-    options = dict(word.split("=", 1) for word in sys.argv[1:])
-    coverage = ROOT / options.get("coverage", ".coverage")
+    options = read_keys(__doc__, sys.argv[1:], seed=1, count=20, only=[], out=None)
+    coverage = ROOT / ".coverage"
     if not coverage.exists():
         raise SystemExit(f"error: no {coverage}: make test-all ARGS='--cov --cov-report='")
     if subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=ROOT, check=False).returncode:
         raise SystemExit("error: mistakes are planted in a clone of HEAD: commit first")
-    seed, count = int(options.get("seed", 1)), int(options.get("count", 20))
-    numbers = options.get("only", ",".join(map(str, range(1, count + 1)))).split(",")
-    rows: list[dict[str, Any]] = []
+    rows, lines = list[dict[str, Any]](), lines_that_ran(coverage)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(copy)], check=True)
-        for number, mistake in enumerate(draw(seed, count, lines_that_ran(coverage)), 1):
-            if f"{number}" not in numbers:
+        for number, mistake in enumerate(draw(options.seed, options.count, lines), 1):
+            if options.only and number not in options.only:
                 continue
             file = copy / mistake.file
             source = file.read_bytes()
@@ -214,8 +212,8 @@ def main() -> None:
                 word = "finds it" if results[target].finds else "does NOT find it"
                 print(f"   {target} {word}, {seconds:.0f} s: {results[target].test}", flush=True)
             rows.append({"mistake": mistake.description(), "results": results})
-            if "out" in options:
-                Path(options["out"]).write_text(json.dumps(rows, indent=1))
+            if options.out:
+                Path(options.out).write_text(json.dumps(rows, indent=1))
     for target in LEVELS:
         tried = [row["results"][target] for row in rows if target in row["results"]]
         print(f"{target} finds {sum(result.finds for result in tried)} of {len(tried)}")
