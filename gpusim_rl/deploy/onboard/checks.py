@@ -28,7 +28,7 @@ class Policy(Protocol):
     mjcf: str
     dt: float
     needs: dict[str, int]
-    views: Mapping[str, Any]
+    views: dict[str, tuple[tuple[int, ...], str]]
     reads: dict[str, list[str]]
     command: Json | None
     outputs: Json
