@@ -42,7 +42,7 @@ def load_task(file: Path) -> mujoco.MjModel:
 
 def load_played(file: Path, monkeypatch) -> mujoco.MjModel:
     """The model of an exported file with this MJCF, as play.py simulates it."""
-    policy = SimpleNamespace(mjcf=file.read_text(), command=None)
+    policy = SimpleNamespace(mjcf=file.read_text(), command=None, views={})
     monkeypatch.setattr("gpusim_rl.deploy.runtime.Policy", lambda path: policy)
     monkeypatch.setattr(exported, "check_model", lambda *_: None)
     return exported.open_onnx(file.with_suffix(".onnx"))[1]
