@@ -160,7 +160,8 @@ def make_record(columns: Columns, spec: Spec, size: RingSpec | None) -> tuple[Re
 
     ValueError if the ring is shorter, OutOfMemory if there is no room.
     """
-    check_type("what SPEC.ring gives", size, RingSpec | None)
+    if size is not None:
+        check_type("what SPEC.ring gives", size, RingSpec)
     rows, steps = size.rows if size else 0, spec.num_steps
     if size and rows < steps:
         raise ValueError(f"a ring of {rows} rows is too short for num_steps={steps}")
