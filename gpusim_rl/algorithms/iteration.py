@@ -1,6 +1,7 @@
 """One training iteration: a source fills a record, and a learner learns from it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -221,19 +222,25 @@ class Iteration(Player):
 
         ValueError, which says `where` it was read from, if it does not fit.
         """
-        before, self.life = self.life, int(state.get("life", 0))
-        live = self.tensors()
-        # before anything is written: a state that does not fit changes nothing
-        try:
+        with self.life_of(state):
+            live = self.tensors()
+            # before anything is written: a state that does not fit changes nothing
             check_layout(state, state_layout(live, self.group), where)
-        except ValueError:
-            self.life = before
-            raise
         self.begin_anew()
         learner_names = live.keys() - self.env.tensors().keys()
         load_state({name: live[name] for name in learner_names}, state, self.group)
         self.env.load({name: x for name, x in state.items() if name not in learner_names})
         self.read_counts()
+
+    @contextmanager
+    def life_of(self, state: dict[str, Tensor]) -> Generator[None]:
+        """A context that has the life of a state; an error in it leaves the one before."""
+        before, self.life = self.life, int(state.get("life", 0))
+        try:
+            yield
+        except ValueError:
+            self.life = before
+            raise
 
     def begin_anew(self) -> None:
         """Before a state is written: a ring that no checkpoint holds is filled anew. In place."""

@@ -3,18 +3,27 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.algorithms.iteration import Iteration
-from gpusim_rl.algorithms.learner import Learner, LearnerSpec, RewardSpec, Say, Source, Spec
+from gpusim_rl.algorithms.learner import (
+    Learner,
+    LearnerSpec,
+    RewardModel,
+    RewardSpec,
+    Say,
+    Source,
+    Spec,
+)
 from gpusim_rl.core import ranges, sections
 from gpusim_rl.core.file_keys import Given
 from gpusim_rl.core.graphs import PartTimer
 from gpusim_rl.core.memory import check_free
+from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Column, Columns, Record, row_bytes
 from gpusim_rl.core.ring import Ring, RingSpec
 from gpusim_rl.core.symmetry import ViewMirrors, view_mirrors
@@ -28,6 +37,10 @@ CALLED = dict.fromkeys(("update", "measures", "tensors"), Callable)
 BOTH = {"columns": dict, "metrics": tuple} | CALLED
 OF_LEARNERS = {"policy": object, "rates": dict} | BOTH
 OF_REWARDS = {"between": Callable, "add_reward": Callable} | BOTH
+OF_SOURCES = {"record": Record, "collect": Callable, "tensors": Callable}
+ENTRIES: dict[str, type[Any]] = {"columns": Column, "metrics": Metric, "rates": Tensor}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +78,7 @@ def assemble(env: Env, algorithm: LearnerSpec[Learner], settings: Any, run: RunS
     base = algorithm.make(spec, replace(settings, **changing))
     check_parts(base, "learner", OF_LEARNERS)
     learner, begins = choose_learner(algorithm, base, spec)
-    rewards = [*algorithm.make_rewards(spec, base)] if algorithm.make_rewards else []
-    for x in rewards:
-        check_parts(x, "reward model", OF_REWARDS)
+    rewards = own_rewards(algorithm, base, spec)
     if run.reward:
         rewards.append(run.reward[0].make(spec, replace(run.reward[1], **paid)))
     columns = dict(learner.columns)
@@ -75,10 +86,12 @@ def assemble(env: Env, algorithm: LearnerSpec[Learner], settings: Any, run: RunS
         columns |= model.columns
     if not algorithm.make_source:  # a source of the user's own gives what it likes
         columns = choose_columns(columns, step_columns(env, learner.policy))
-    size = algorithm.ring(settings) if algorithm.ring else None
-    record, ring = make_record(columns, spec, size)
-    if make_source := run.make_source or algorithm.make_source:
-        source = make_source(env, base, record)
+    record, ring = make_record(columns, spec, algorithm.ring(settings) if algorithm.ring else None)
+    if run.make_source:
+        source = run.make_source(env, learner, record)
+    elif algorithm.make_source:
+        source = algorithm.make_source(env, base, record)
+        check_parts(source, "source", OF_SOURCES)
     else:
         source = Collector(
             *(env, learner.policy, record), graph=run.graph, fuse=run.fuse, timer=spec.timer
@@ -89,6 +102,16 @@ def assemble(env: Env, algorithm: LearnerSpec[Learner], settings: Any, run: RunS
     more: dict[str, Any] = {"schedule": schedule, "numbers": live, "rewards": rewards, "ring": ring}
     more |= {"begins": begins, "graph": run.graph}
     return run.iteration(env, source, learner, spec, **more)
+
+
+def own_rewards(algorithm: LearnerSpec[Learner], base: Learner, spec: Spec) -> list[RewardModel]:
+    """The reward models that an algorithm brings; ValueError if one lacks something."""
+    if not algorithm.make_rewards:
+        return []
+    made = check_type("what SPEC.make_rewards gives", algorithm.make_rewards(spec, base), Sequence)
+    for model in made:
+        check_parts(model, "reward model", OF_REWARDS)
+    return [*made]
 
 
 def choose_learner(
@@ -104,24 +127,32 @@ def choose_learner(
     if "demos" not in spec.given or any(x.key == "demos" for x in algorithm.files):
         return base, begins
     if not algorithm.clone:
-        raise ValueError(f"demos= is for algo=ppo and algo=sac, not for {type(base).__name__}")
+        raise ValueError(
+            f"demos= is for algo=ppo and algo=sac, not for {type(base).__name__}: its SPEC has no "
+            "clone, and no file key demos"
+        )
     clone = algorithm.clone(base, spec)
+    check_parts(clone, "clone", OF_LEARNERS | {"begin": Callable})
     return clone, [*begins, clone.begin]
 
 
 def check_parts(x: object, what: str, parts: dict[str, Any]) -> None:
     """ValueError that names what an object of the user's own lacks, or what is of a wrong type."""
-    name = type(x).__name__
+    name = f"the {what} {type(x).__name__}"
     if missing := [part for part in parts if not hasattr(x, part)]:
-        raise ValueError(f"the {what} {name} lacks {', '.join(missing)}")
+        raise ValueError(f"{name} lacks {', '.join(missing)}")
     for part, kind in parts.items():
-        if not isinstance(value := getattr(x, part), kind):
-            wrong = f"{type(value).__name__}, expected {kind.__name__}"
-            raise ValueError(f"the {what} {name}: {part} is {wrong}")
-    for column, value in cast(Any, x).columns.items():
-        if not isinstance(value, Column):
-            wrong = f"{type(value).__name__}, expected Column"
-            raise ValueError(f"the {what} {name}: columns[{column!r}] is {wrong}")
+        values: Any = check_type(f"{name}: {part}", getattr(x, part), kind)
+        if entry := ENTRIES.get(part):
+            for key in values if kind is dict else range(len(values)):
+                check_type(f"{name}: {part}[{key!r}]", values[key], entry)
+
+
+def check_type(what: str, value: T, kind: Any) -> T:
+    """A value that a user's own code gives; ValueError if it is of another type."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{what} is {type(value).__name__}, expected {kind.__name__}")
+    return value
 
 
 def make_record(columns: Columns, spec: Spec, size: RingSpec | None) -> tuple[Record, Ring | None]:
@@ -129,6 +160,8 @@ def make_record(columns: Columns, spec: Spec, size: RingSpec | None) -> tuple[Re
 
     ValueError if the ring is shorter, OutOfMemory if there is no room.
     """
+    if size is not None:
+        check_type("what SPEC.ring gives", size, RingSpec)
     rows, steps = size.rows if size else 0, spec.num_steps
     if size and rows < steps:
         raise ValueError(f"a ring of {rows} rows is too short for num_steps={steps}")

@@ -127,20 +127,23 @@ class ClusterIteration(Iteration):
 
     def load(self, state: dict[str, Tensor], where: str) -> None:
         """Continue from what `state` returned, exactly in sync mode. In place, or not at all."""
-        self.life = int(state.get("life", 0))
-        learned, source, group = self.learned(), self.source, self.group
-        layout = state_layout(learned, group)
-        if source.sync:
-            worlds, count = self.worlds(), group.size * self.spec.num_rows // self.env.agents
-            expected = {
-                name: ((count * len(x), *x.shape[1:]) if rows else tuple(x.shape), x.dtype)
-                for name, (x, rows) in worlds.items()
-            }
-            check_layout(state, expected | layout, where)
-            source.load(state, {name: rows for name, (_, rows) in worlds.items()})
-        else:
-            check_layout({name: x for name, x in state.items() if name in learned}, layout, where)
-            source.begin_again(int(state.get("cluster/lives", torch.zeros(1)).max()))
+        source, group = self.source, self.group
+        with self.life_of(state):
+            learned = self.learned()
+            layout = state_layout(learned, group)
+            if source.sync:
+                worlds, count = self.worlds(), group.size * self.spec.num_rows // self.env.agents
+                layout |= {
+                    name: ((count * len(x), *x.shape[1:]) if rows else tuple(x.shape), x.dtype)
+                    for name, (x, rows) in worlds.items()
+                    if name not in layout
+                }
+                check_layout(state, layout, where)
+                source.load(state, {name: rows for name, (_, rows) in worlds.items()})
+            else:
+                mine = {name: x for name, x in state.items() if name in learned}
+                check_layout(mine, layout, where)
+                source.begin_again(int(state.get("cluster/lives", torch.zeros(1)).max()))
         self.begin_anew()
         load_state(learned, state, group)
         source.refuse_earlier()

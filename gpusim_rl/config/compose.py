@@ -241,7 +241,7 @@ def for_algorithm(
     own: the section `algo`, with the algorithm's numbers alone; keys: those of the command line,
     which stay as they are; base, kept: as `own_numbers` has them.
     """
-    if own["name"] in user_files.our_names("algo"):
+    if not base and own["name"] in user_files.our_names("algo"):
         base, kept = own["name"], ()
     ours = base not in ("", ALGO)
     takes = [x for x in (FROM_TASK.get(base, ("gamma",)) if ours else own) if x in own]

@@ -7,7 +7,7 @@
 
     wheel = make(Wheel, {"radius": 0.1, "kind": "plain"}, "wheel", "robot/own")
 
-The checks, the table of `--help numbers` and docs/configuration.md are made from these fields.
+The checks and the table of `--help numbers` are made from these fields.
 """
 
 from collections.abc import Callable, Iterable, Mapping

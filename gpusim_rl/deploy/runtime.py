@@ -132,7 +132,7 @@ class Policy:
         """Run once; ValueError unless the network is what its description says."""
         self.reset()  # with ones: a task may normalize a direction, which it cannot do with zeros
         readings: Readings = {name: np.ones(width) for name, width in self.needs.items()}
-        readings |= {name: np.ones(shape) for name, (shape, _) in self.views.items()}
+        readings |= {name: np.ones(*view) for name, view in self.views.items()}
         self.act(readings, np.zeros(len(self.command["names"])) if self.command else None)
         if self.fault.any():
             raise ValueError("its results for readings of 1 are not finite")
@@ -263,7 +263,14 @@ class Policy:
 
 
 def as_numbers(value: ArrayLike, kind: DTypeLike = np.float32) -> Array:
-    """A value in a type. A number that is too large for floats becomes infinite: a fault."""
+    """A value in a type. A number that is too large for floats becomes infinite: a fault.
+
+    ValueError for another number than 0 to 255 where bytes are expected.
+    """
+    if kind == "uint8":
+        x = np.asarray(value)
+        if x.dtype.kind not in "ui" or x.min(initial=0) < 0 or x.max(initial=0) > 255:
+            raise ValueError(f"{x.dtype} numbers, expected whole ones from 0 to 255")
     with np.errstate(over="ignore", invalid="ignore"):  # a signaling NaN is a NaN
         return np.asarray(value, kind)
 

@@ -62,6 +62,7 @@ class Pool:
 
     def __init__(self, version: Version, size: int):
         one = sum(x.nbytes for x in version.policy.start.values())
+        one += sum(np.zeros(shape, kind).nbytes for shape, kind in version.inputs.values())
         if one * size > LARGEST_MEMORY_BYTES:
             most = f"of at most {LARGEST_MEMORY_BYTES} together"
             raise ValueError(f"serve.sessions={size}: each remembers {one} bytes, {most}")

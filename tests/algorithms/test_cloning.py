@@ -205,5 +205,8 @@ def test_an_algorithm_like_ppo(shown):
     iteration.begin()
     assert type(iteration.learner) is Cloning and iteration.learner.error > 0
     assert [type(x) for x in taken] == [PPO, PPO]
-    with pytest.raises(ValueError, match=r"^demos= is for algo=ppo and algo=sac, not for PPO$"):
+    with pytest.raises(ValueError, match="demos= is for algo=ppo and algo=sac, not for PPO: "):
         assemble(env, replace(own, clone=None), cfg.algo.settings, run)
+    wrong = replace(own, clone=lambda learner, spec: learner)
+    with pytest.raises(ValueError, match="the clone PPO lacks begin"):
+        assemble(env, wrong, cfg.algo.settings, run)

@@ -167,6 +167,8 @@ def test_numbers_that_somebody_else_writes():
         ({"rates": None}, "the learner Wrong lacks rates"),
         ({"metrics": []}, "the learner Wrong: metrics is list, expected tuple"),
         ({"columns": ["obs"]}, "the learner Wrong: columns is list, expected dict"),
+        ({"metrics": ("loss",)}, r"the learner Wrong: metrics\[0\] is str, expected Metric"),
+        ({"rates": {"learning_rate": 1.0}}, r"rates\['learning_rate'\] is float, .* Tensor"),
         ({"columns": {"x": 3}}, r"the learner Wrong: columns\['x'\] is int, .* Column"),
         ({"columns": {"depth": vector(7)}}, r"the column 'depth' .* choose of obs \(5,\), critic"),
         (
@@ -186,3 +188,17 @@ def test_a_learner_that_is_wrong(change, says):
 
     with pytest.raises(ValueError, match=says):
         join(make_env("cartpole", 4), replace(spec.SPEC, make=Wrong), settings(), **HOW)
+
+
+@pytest.mark.parametrize(
+    "part, says",
+    [
+        ({"ring": lambda settings: 5}, "what SPEC.ring gives is int, expected RingSpec"),
+        ({"make_rewards": lambda *_: None}, "what SPEC.make_rewards gives is NoneType, expected"),
+        ({"make_source": lambda *_: None}, "the source NoneType lacks record, collect, tensors"),
+    ],
+)
+def test_a_spec_that_gives_something_else(part, says):
+    """What its functions give is of the type that is used, or it is one line."""
+    with pytest.raises(ValueError, match=says):
+        join(make_env("cartpole", 4), replace(spec.SPEC, **part), settings(), **HOW)

@@ -120,6 +120,9 @@ def test_numbers_that_begin_with_those_of_sac(here):
     (here / "conf" / "algo" / "mine.yaml").write_text(f"{mine}gamma: 0.5\nbound: 3.0\n")
     algo = compose.compose_plain("config", ["task=quadruped", "algo=mine"])["algo"]
     assert (algo["gamma"], algo["bound"]) == (0.5, 3.0)
+    (here / "conf" / "algo" / "mine.yaml").write_text("defaults: [sac, _self_]\ngamma: 0.5\n")
+    algo = compose.compose_plain("config", ["task=quadruped", "algo=mine"])["algo"]
+    assert (algo["name"], algo["gamma"]) == ("sac", 0.5)
 
 
 def test_other_numbers_for_ppo(here):

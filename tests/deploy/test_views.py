@@ -1,5 +1,6 @@
 """A file whose policy sees a view of its task: who gives it, and who refuses the file."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from gpusim_rl.core.record import Column
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.export_policy import rest
 from gpusim_rl.deploy.onboard.guard import Guard
-from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.deploy.runtime import Policy, as_numbers
 from gpusim_rl.gate.command import report_of
 from gpusim_rl.play.record_episodes import file_action
 from gpusim_rl.play.rollouts import FileRollout
@@ -69,8 +70,10 @@ def test_a_guard_passes_it_on(path):
     """The targets are those of its picture; without one nothing moves."""
     sim = Simulated(Policy(path))
     guard = Guard(sim.policy, clock=sim.clock, checks="warn", say=lambda line: None)
-    with pytest.raises(ValueError, match="view 'picture' is missing"):
-        guard.act(sim.read(), FORWARD)
+    wrong = {"is missing": {}, "has shape": {"picture": np.ones(2)}}
+    for says, picture in wrong.items():
+        with pytest.raises(ValueError, match=f"view 'picture' {says}"):
+            guard.act(sim.read() | picture, FORWARD)
     bright, alone = dict(picture=np.ones((2, 3))), Policy(path)
     while guard.phase == "rise":
         sim.send(guard.act(sim.read() | bright))
@@ -107,3 +110,11 @@ def test_what_drives_the_model_alone_refuses_it(path):
         report_of(path, compose_plain("play", ["mode=gate"])["gate"], 0)
     words = ("task=cartpole", "algo.encoders.picture=[8]", "gate=true")
     assert "gate=true drives the model alone, without views" in refusal(*words)
+
+
+@pytest.mark.parametrize("value", [[0.5, 0.0], [256, 0], [-1, 0], [math.nan, 0]])
+def test_bytes_are_no_fractions(value):
+    """A picture in another unit is refused, instead of a black one; whole numbers are taken."""
+    assert as_numbers([255, 0], "uint8").tolist() == [255, 0]
+    with pytest.raises(ValueError, match="expected whole ones from 0 to 255"):
+        as_numbers(value, "uint8")

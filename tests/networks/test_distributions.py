@@ -3,6 +3,7 @@
 import torch
 from torch.distributions import Normal, kl_divergence
 
+from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.symmetry import Flip, MirrorModule
 from gpusim_rl.networks.distributions import Gaussian
 
@@ -35,3 +36,11 @@ def test_a_deviation_has_no_sign_in_a_mirror():
     image = Gaussian(look["mean"](new.mean), look["std"](new.std))
     x = torch.randn(50, 3, generator=torch.Generator().manual_seed(4))
     torch.testing.assert_close(image.log_prob(MirrorModule(action)(x)), new.log_prob(x))
+
+
+def test_samples_have_its_mean_and_deviation():
+    """Over many worlds; each world draws its own."""
+    mean, std = torch.tensor([1.0, -2.0]), torch.tensor([0.1, 3.0])
+    x = Gaussian(mean.expand(20000, -1), std).sample(Rng(1, torch.arange(20000)))
+    torch.testing.assert_close(x.mean(0), mean, rtol=0, atol=0.08)
+    torch.testing.assert_close(x.std(0), std, rtol=0.02, atol=0)

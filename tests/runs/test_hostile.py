@@ -230,6 +230,16 @@ def test_links_out_of_a_run(run, name):
     assert not outside.exists()
 
 
+def test_a_directory_for_a_checkpoint(run):
+    """Where the newest checkpoint is a directory a resume goes on from the one before."""
+    path = run.checkpoints.latest()
+    path.unlink()
+    path.mkdir()
+    done = command("train.py", "resume=run", "iterations=3", "export=none", cwd=run.path.parent)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert "going on from run/checkpoints/000000" in done.stderr
+
+
 def test_hostile_runs_by_command(tmp_path, run):
     """train.py and play.py refuse such runs in one line, before torch is loaded."""
     write_hostile(run, "model out of the run")

@@ -459,9 +459,9 @@ async def test_a_server_waits_for_the_first_release(tmp_path):
 
 
 def test_memory_of_all_sessions_is_limited(monkeypatch):
-    """A file that remembers much is refused for many sessions, in a line."""
+    """A file that remembers or sees much is refused for many sessions, in a line."""
     monkeypatch.setattr("gpusim_rl.serve.pool.LARGEST_MEMORY_BYTES", 1000)
-    with pytest.raises(ValueError, match=r"serve\.sessions=20: each remembers 112 bytes"):
+    with pytest.raises(ValueError, match=r"serve\.sessions=20: each remembers 244 bytes"):
         Pool(Version(DEMO), 20)
 
 

@@ -38,6 +38,7 @@ class Policy(Protocol):
     def reset(self) -> None: ...
     def act(self, readings: Readings, command: Any = None) -> Array: ...
     def reading(self, name: str, readings: Readings) -> Array: ...
+    def view(self, name: str, readings: Readings) -> Array: ...
     def command_rows(self, command: Any) -> Array: ...
 
 
@@ -228,8 +229,11 @@ def read(policy: Policy, readings: Readings | None) -> tuple[Values, list[str]]:
     if not isinstance(readings, Mapping):
         kind = type(readings).__name__
         return values, [f"the readings are of type {kind}: expected a mapping of names to numbers"]
-    for name in policy.needs:
+    for name in (*policy.needs, *policy.views):
         try:
+            if name in policy.views:
+                policy.view(name, readings)
+                continue
             with np.errstate(over="ignore"):  # beyond float32 is infinite
                 values[name] = policy.reading(name, readings)[0].astype(float)
         except NO_NUMBERS as error:
@@ -238,7 +242,6 @@ def read(policy: Policy, readings: Readings | None) -> tuple[Values, list[str]]:
             continue
         for i in np.flatnonzero(~np.isfinite(values[name]))[:1]:
             wrong.append(f"{label(policy, name, i)} is {values[name][i]}")
-    wrong += [f"view {name!r} is missing" for name in policy.views if name not in readings]
     return values, wrong
 
 
