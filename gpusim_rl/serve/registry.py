@@ -166,9 +166,7 @@ class Registry:
         with self.transaction():
             if not self.rows("select version from version where name=? and digest=?", name, key):
                 last = "select coalesce(max(version), 0) n from version where name=?"
-                # no picture is no entry: an interface has the hash that it had before them
-                shared = [x for key, x in interface(policy).items() if x or key != "views"]
-                parts = json.dumps(shared, sort_keys=True)
+                parts = json.dumps([*interface(policy).values()], sort_keys=True)
                 metadata = {"digest": key, "bytes": len(data)}
                 metadata |= {"interface": hashlib.sha256(parts.encode()).hexdigest()}
                 metadata |= {"lineage": json.dumps(lineage), "note": note}
