@@ -19,6 +19,7 @@ MEAN = 0.4  # s over which the speed is averaged
 SETTLED = 0.8  # s: age of a command from which on a robot does what it says
 FASTEST = 30.0  # m/s; a robot that is faster has begun again somewhere else
 ALLOWED = 0.25  # m/s and rad/s by which a robot may miss the command, as in an evaluation
+DISC = 0.9  # width of a disc and its gap, in sizes of the letters
 SHADE = 0.35  # share of a picture's light that is left under the bar
 WHITE, ORANGE = (255, 255, 255), (255, 178, 64)
 LONGEST_NAME = 24  # characters of a name or unit, which may come from a stranger's file
@@ -142,9 +143,9 @@ class Caption:
             return picture
         height, width, _ = picture.shape
         size = max(9, height // 30)  # pixels
-        while size > 9 and font(size).getlength(self.GAP.join(x for x, _ in parts)) > width - size:
+        while size > 9 and self.length(parts, size) > width - size:
             size -= 1
-        lines = self.lines(parts, width - size, font(size))
+        lines = self.lines(parts, width - size, size)
         top = height - round(1.5 * size * len(lines)) - size // 2
         picture = picture.copy()
         picture[top:] = picture[top:] * SHADE
@@ -156,20 +157,23 @@ class Caption:
                 color = ORANGE if differs else WHITE
                 if differs:
                     draw.ellipse((x, y + 0.3 * size, x + 0.6 * size, y + 0.9 * size), fill=color)
-                    x += 0.9 * size
+                    x += DISC * size
                 draw.text((x, y), words, color, font(size))
                 x += font(size).getlength(words + self.GAP)
         return np.asarray(image)
 
     @classmethod
-    def lines(cls, parts: list[tuple[str, bool]], width: float, letters: Any) -> list[list[Any]]:
+    def length(cls, parts: list[tuple[str, bool]], size: int) -> float:
+        """How long a line of these parts is [pixels], with their discs, in letters of a size."""
+        words = cls.GAP.join(words for words, _ in parts)
+        return font(size).getlength(words) + DISC * size * sum(differs for _, differs in parts)
+
+    @classmethod
+    def lines(cls, parts: list[tuple[str, bool]], width: float, size: int) -> list[list[Any]]:
         """The parts in lines that are not wider than `width` [pixels], if each of them fits."""
         rows: list[list[Any]] = [[]]
         for part in parts:
-            if (
-                rows[-1]
-                and letters.getlength(cls.GAP.join(x for x, _ in [*rows[-1], part])) > width
-            ):
+            if rows[-1] and cls.length([*rows[-1], part], size) > width:
                 rows.append([])
             rows[-1].append(part)
         return rows

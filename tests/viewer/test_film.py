@@ -120,6 +120,11 @@ def test_a_long_caption_stays_within_the_picture():
         black = np.full((height, width, 3), 127, np.uint8)
         lit = caption.write(black, 0.0, None).max(2) > 150
         assert lit.any() and not lit[:, -3:].any() and not lit[: height * 3 // 4].any()
+    m, walk = model(), {"names": ["forward", "left", "turn"], "units": ["m/s", "m/s", "rad/s"]}
+    caption, grey = Caption(m, walk, lambda t: np.zeros(3)), np.full((480, 720, 3), 127, np.uint8)
+    for i in range(100):  # two parts with discs
+        written = caption.write(grey, 0.01 * i, placed(m, 0.02 * i, 0.01 * i))
+    assert len(caption.parts(1.0, placed(m, 2.0, 1.0))) == 5 and written[:, -3:].max() == 127
 
 
 def test_a_gif_is_small_and_keeps_its_colors(tmp_path):
