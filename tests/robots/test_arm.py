@@ -195,6 +195,7 @@ def test_contact(tmp_path, greifer):
     ("keys", "tool", "why"),
     [
         (dict(hand='<site name="tcp"/><site name="grasp" pos="0 0 0.1"/>'), "grasp", "'grasp'"),
+        (dict(hand='<site name="screw_1"/><site name="Tip" pos="0 0 0.1"/>'), "Tip", "'Tip'"),
         (dict(fingers="", more=""), "hand", "the origin of the last body"),
         (
             dict(fingers='<body name="kl"><joint name="jaw"/><geom size="0.01"/></body>', more=""),

@@ -13,6 +13,7 @@ from gpusim_rl.robots.bodies import Array, kinematics, locate, subtree, tip
 WORDS = (
     r"grasp|pinch",
     r"tcp|tool",
+    r"(?<![a-z])tip(?![a-z])",
     r"(?<![a-z])eef?(?![a-z])|end.?eff",
     r"grip",
     r"attach|flange",

@@ -59,8 +59,8 @@ def find_box(arm: Kinematics, ground: float, lean: float | None, fixed: dict[str
             best = max(best, share)
     what = "poses" if turning else "points"
     raise RobotError(
-        f"of none of the boxes of goals in front of it that were tried the arm reaches all {what}, "
-        f"at most {100 * best:.0f} %: set task.center and task.largest"
+        f"the arm reaches no box of goals before it, at most {100 * best:.0f} % of the {what} of "
+        "one: set task.center and task.largest"
     )
 
 
