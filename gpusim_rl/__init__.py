@@ -36,6 +36,7 @@ def train(*overrides: str, **keys: Any) -> "Result":
         ValueError, OSError: in one line, for a wrong key or value, or results that cannot be
             written.
         TrainingFailed: training went wrong too often.
+        KeyboardInterrupt: at Ctrl-C, after a checkpoint, which resume= continues.
     """
     from gpusim_rl.commands.train import train
 

@@ -33,7 +33,7 @@ with common.needs(__name__, "gymnasium 1.1 or newer", "gym"):
     from gymnasium.vector import AutoresetMode, VectorEnv
     from gymnasium.vector.utils import batch_space
 
-MODES = ("rgb_array",)
+MODES = ["rgb_array"]  # a list, as gymnasium.make adds to it
 Info = dict[str, Any]
 HEIGHT, WIDTH = 360, 480  # pixels
 

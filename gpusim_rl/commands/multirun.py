@@ -34,6 +34,7 @@ from gpusim_rl.training.signals import Signals
 
 # -P: no module comes from the working directory
 PROGRAM = (sys.executable, "-P", "-m", "gpusim_rl.commands.train")
+INSTALLED = (*PROGRAM[:-1], "gpusim_rl", "train")  # its lines name `gpusim`
 EXPORT = (sys.executable, "-P", "-m", "gpusim_rl.commands.play")
 PERIOD = 0.1  # s between two looks at the processes
 DRAIN = 5.0  # s; a process that a training has left behind may keep its output open
@@ -205,7 +206,8 @@ def prepare(job: Job, home: Path | None) -> None:
 def command(job: Job, **variables: str) -> list[str]:
     """The command line that trains, with variables of its environment."""
     variables["PYTHONPATH"] = search_path()
-    return ["env", *(f"{name}={x}" for name, x in variables.items()), *PROGRAM, *job.overrides]
+    program = INSTALLED if Path(sys.argv[0]).name.startswith("gpusim") else PROGRAM
+    return ["env", *(f"{name}={x}" for name, x in variables.items()), *program, *job.overrides]
 
 
 def on_this_machine(sweep: Sweep) -> Start:

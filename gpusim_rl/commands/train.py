@@ -3,6 +3,7 @@
 Torch is imported inside functions: mistakes in the command line are answered before.
 """
 
+import signal
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,10 +42,17 @@ def train(*overrides: str, **keys: Any) -> "Result":
         ValueError: one is wrong, or does not fit the task or the machine.
         OSError: the results cannot be written.
         TrainingFailed: training went wrong too often.
+        KeyboardInterrupt: at Ctrl-C, after a checkpoint; a line says how it continues.
+        SystemExit: at another signal, likewise.
     """
     trainer = make_trainer(configure(*overrides, **keys))
     result = iterate(trainer)
-    return result if result.signal else write_results(trainer, trainer.evaluate())
+    if result.signal == signal.SIGINT:
+        say_stopped(trainer, result)
+        raise KeyboardInterrupt
+    if result.signal:
+        exit_stopped(trainer, result)
+    return write_results(trainer, trainer.evaluate())
 
 
 def make_trainer(cfg: "Config") -> "Trainer":
@@ -149,11 +157,16 @@ def train_or_exit(cfg: "Config") -> None:
 
 def exit_stopped(trainer: "Trainer", result: "Result") -> NoReturn:
     """Say how a training continues that a signal has ended, and exit."""
+    say_stopped(trainer, result)
+    raise SystemExit(128 + result.signal)
+
+
+def say_stopped(trainer: "Trainer", result: "Result") -> None:
+    """Say how a training continues that a signal has ended."""
     failure = result.failure and f", but its checkpoint could not be written: {result.failure}"
     overrides = [program("train"), f"resume={result.path}", *code_words(trainer.cfg.plain)]
     stop = f"stopped after iteration {result.iterations}; {' '.join(overrides)} continues{failure}"
     trainer.table.say(stop, copied=True)
-    raise SystemExit(128 + result.signal)
 
 
 def files_of(trainer: "Trainer") -> str:

@@ -186,12 +186,13 @@ class Run:
             write_whole(file, data)
 
     @classmethod
-    def open(cls, path: Path) -> "Run":
+    def open(cls, path: Path | str) -> "Run":
         """An existing run.
 
         FileNotFoundError if it has no config.yaml, ValueError if one of its files is a link or a
         pipe.
         """
+        path = Path(path)
         if not (path / "config.yaml").is_file():
             raise FileNotFoundError(f"{path} is not a run directory: it has no config.yaml")
         check_links(path)

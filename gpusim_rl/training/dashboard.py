@@ -56,6 +56,8 @@ class Dashboard:
         live = self.console.is_terminal and not quiet
         self.live = Picture(self.console, self.lines) if live else None
         self.success: dict[str, float] = {}  # of the last evaluation
+        self.evaluated = 0  # the iteration of that evaluation
+        self.unsaid = ""  # the last plain line, if it was left out
         # mean returns, and what each evaluation found, since this process began
         self.curves: dict[str, list[float]] = {"return": [], "success": []}
         self.quiet_until = 0.0  # s of training before the next plain line
@@ -74,6 +76,8 @@ class Dashboard:
         self.first.close()
         if self.live:
             self.live.stop()
+        for line in filter(None, (self.unsaid, "" if self.live else self.bound)):
+            self.say(line)
 
     def say(self, message: str, copied: bool = False) -> None:
         """Print a line above the table. A terminal breaks it between words, unless it is copied."""
@@ -89,7 +93,11 @@ class Dashboard:
             # before an episode has ended there is no return
             if isfinite(row.get(key, inf)) and (key != "return" or row["length"]):
                 curve.append(row[key])
-        self.success = {"success": row["success"]} if "success" in row else self.success
+        if "success" in row:
+            self.success, self.evaluated = (
+                {"success": row["success"]},
+                int(row.get("success_of", i)),
+            )
         row = self.success | row
         left = trained_s / max(i - self.done, 1) * (self.iterations - i)
         shares = {key[6:]: value for key, value in row.items() if key.startswith("share/")}
@@ -99,17 +107,19 @@ class Dashboard:
         self.bound = there if "actors" in shares else here.line
         if self.live:
             self.live.update(Table(self, row, left))
-        elif trained_s >= self.quiet_until or i == self.iterations:
+            return
+        success = f"  success {row['success']:.3f}" if "success" in row else ""
+        success += f" (iteration {self.evaluated})" if success and self.evaluated < i else ""
+        env_steps, speed = row["env_steps"] / 1e6, row["steps_per_s"]
+        self.unsaid = (
+            f"iteration {i}/{self.iterations}  {env_steps:.2f} M steps  {speed:,.0f} steps/s"
+            f"  return {row['return']:.2f}{success}"
+            f"  time {clock(row['time_s'])}  left {clock(left)}"
+        )
+        if trained_s >= self.quiet_until:
             self.quiet_until = trained_s + 5.0
-            success = f"  success {row['success']:.3f}" if "success" in row else ""
-            env_steps, speed = row["env_steps"] / 1e6, row["steps_per_s"]
-            self.say(
-                f"iteration {i}/{self.iterations}  {env_steps:.2f} M steps  {speed:,.0f} steps/s"
-                f"  return {row['return']:.2f}{success}"
-                f"  time {clock(row['time_s'])}  left {clock(left)}"
-            )
-            if i == self.iterations and self.bound:
-                self.say(self.bound)
+            self.say(self.unsaid)
+            self.unsaid = ""
 
 
 class Picture(Live):

@@ -45,5 +45,5 @@ class Signals:
             os._exit(128 + number)
         self.caught, self.when = number, time.monotonic()
         name = signal.Signals(number).name
-        line = f"{name}: ends after this iteration and its checkpoint; SIGINT then ends at once\n"
+        line = f"{name}: ends after this iteration and its checkpoint; Ctrl-C ends at once\n"
         os.write(2, line.encode())

@@ -145,6 +145,9 @@ class Trainer:
                     for row in rows:
                         self.log(row)
                         yield row
+            success, target = self.table.success.get("success", 0.0), self.cfg.stop_at
+            if target and success >= target:
+                self.table.say(f"success {success:.3f} reaches stop_at={target}")
             failed = False
         except GeneratorExit:
             for row in self.loop.take_rows():  # those that the last save waited for

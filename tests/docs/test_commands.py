@@ -29,8 +29,8 @@ WHEEL = "an environment of its own; tests/test_wheel.py builds and installs the 
 REGISTRY, IDENTIFY = "gpusim registry", "gpusim identify"
 # Commands that are not run, and what each needs. Their configuration is composed instead.
 LISTED = {
-    "git clone … gpusim_rl": NETWORK,
-    "cd gpusim_rl": SHELL,
+    "git clone … gpusim-rl": NETWORK,
+    "cd gpusim-rl": SHELL,
     "make test": LONG,
     "make web": ENDLESS,
     "python play.py 'run=runs/quadruped/…' mode=web": ENDLESS,

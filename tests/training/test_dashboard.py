@@ -52,6 +52,12 @@ def test_lines_are_seconds_apart(capsys):
     numbers = [int(line.split()[1].split("/")[0]) for line in lines]
     assert bound.startswith("bound by simulation")
     assert numbers == [1, 26, 51, 76, 100]
+    with Dashboard("t", 100) as table:  # ends at its success
+        for i in range(1, 8):
+            table.show(ROW | {"iteration": i} | ({"success": 0.25 * i} if i in (1, 3) else {}), i)
+    first, *_, last, _ = capsys.readouterr().out.splitlines()
+    assert "  success 0.750 (iteration 3)  " in last and last.startswith("iteration 7/100")
+    assert "  success 0.250  " in first
 
 
 def test_table_in_a_terminal():

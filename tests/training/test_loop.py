@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,7 +35,7 @@ from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run, run_that_needs
 from gpusim_rl.runs.writer import CheckpointWriter, digests
 from gpusim_rl.sim import warp_model
-from gpusim_rl.training import loop, memory, trainer
+from gpusim_rl.training import dashboard, loop, memory, trainer
 from gpusim_rl.training.progress import Progress
 from gpusim_rl.training.signals import Signals
 from gpusim_rl.training.trainer import Trainer
@@ -347,6 +348,18 @@ def test_auto_resume_of_a_users_model(here):
     train.train_or_exit(check_words("resume=run", "iterations=3"))
     with pytest.raises(ValueError, match=r"task\.mjcf run/model/task/model\.xml → other\.xml"):
         check_words("resume=run", "task.mjcf=other.xml")
+
+
+def test_an_interrupt_from_python(here, monkeypatch, capsys):
+    """Ctrl-C ends a loop over trainings, after a checkpoint from which the first one goes on."""
+    show = dashboard.Dashboard.show
+    interrupt = lambda *row: (show(*row), os.kill(os.getpid(), signal.SIGINT))  # noqa: E731
+    monkeypatch.setattr(dashboard.Dashboard, "show", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train.train(*WORDS, "iterations=9", "run_dir=run")
+    out = capsys.readouterr().out
+    assert re.search(r"stopped after iteration 1; .* resume=run continues", out)
+    assert Run.open("run").checkpoints.latest().exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
