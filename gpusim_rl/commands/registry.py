@@ -76,7 +76,10 @@ def add(
         lineage["labels"] = digest(Path(labels))["sha256"]
     if parent is not None:
         lineage["parent"] = registry.version(name, parent)["digest"]
-    return registry.add(policy, name, lineage, note)
+    row = registry.add(policy, name, lineage, note)
+    if note and row["note"] != note:
+        errors.warn(f"{name} version {row['version']} is there already: its note stays")
+    return row
 
 
 def promote(

@@ -55,11 +55,13 @@ def gate_trained(path: Path) -> str:
 
 def say_verdict(path: Path) -> None:
     """Print the verdict in a file in one line, if it has one; warn if the file was edited since."""
+    from gpusim_rl.deploy.onboard.verdict import difference
+
     try:
         if verdict := verdict_of(path):
-            loose = ", with other limits or scenarios than usual" if verdict["changed"] else ""
-            figures = f"success {verdict['success']:.2f}, {verdict['date'][:10]}{loose}"
-            line = f"verdict of the release gate: {verdict['verdict']}, {figures}"
+            figures = [f"success {verdict['success']:.2f}", verdict["date"][:10]]
+            figures += filter(None, [difference(verdict)])
+            line = f"verdict of the release gate: {verdict['verdict']}, {', '.join(figures)}"
             print(errors.printable(line), flush=True)
     # a stranger's verdict may be anything
     except (ValueError, TypeError, KeyError, OverflowError) as error:

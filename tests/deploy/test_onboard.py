@@ -683,9 +683,11 @@ def test_the_verdict_of_the_gate(trot, tmp_path):
     assert said == []
     make(data)
     make(with_verdict(data, {"verdict": "pass", "changed": {"limits.falls": 1.0}}))
+    make(with_verdict(data, {"verdict": "pass", "changed": {"quick": True, "robots": 16}}))
     assert [line.split(":")[0] for line in said] == [
         "the release gate never judged this file",
         "the release gate judged this file with other limits or scenarios than usual",
+        "the release gate judged this file by the quick gate, which proves nothing",
     ]
     failed = with_verdict(data, {"verdict": "fail"})
     for wrong, says in (

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .verdict import Json, read_verdict
+from .verdict import Json, difference, read_verdict
 
 BEYOND = 0.2  # [rad, m] a joint may be measured outside of its range
 FARTHEST_POSE = 100.0  # [rad, m] of a pose, for a joint without a range
@@ -90,8 +90,8 @@ def judgement(policy: Policy) -> list[str]:
         return ["the release gate never judged this file: play.py mode=gate does"]
     if verdict.get("verdict") != "pass":
         raise ValueError("the file failed the release gate: play.py mode=gate says why")
-    other = "the release gate judged this file with other limits or scenarios than usual"
-    return [other] if verdict.get("changed") else []
+    other = difference(verdict)
+    return [f"the release gate judged this file {other}"] if other else []
 
 
 def check_functions(**arguments: object) -> None:

@@ -55,6 +55,14 @@ def read_verdict(data: bytes) -> Json | None:
     return verdict
 
 
+def difference(verdict: Json) -> str:
+    """How a verdict was made otherwise than usual, in words; "" if it was not."""
+    changed = verdict.get("changed") or {}
+    if changed.get("quick"):
+        return "by the quick gate, which proves nothing"
+    return "with other limits or scenarios than usual" if changed else ""
+
+
 def checksum(verdict: Json) -> str:
     """SHA-256 of a verdict, which holds the digest of its file."""
     text = json.dumps(verdict, sort_keys=True, ensure_ascii=True)
