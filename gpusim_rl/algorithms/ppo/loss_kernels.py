@@ -172,10 +172,24 @@ def conclude(
 
 
 @wp.kernel(enable_backward=False)
-def limit_std(max_std: wp.array[float], min_std: float, log_std: wp.array[float]):
-    """Lower the standard deviation of each action to `max_std` where it is larger."""
+def conclude_update(
+    valid: wp.array[wp.int64],
+    samples: int,
+    minibatches: float,
+    max_std: wp.array[float],
+    min_std: float,
+    log_std: wp.array[float],
+    skips: wp.array[float],
+):
+    """Lower the standard deviation of each action to `max_std` where it is larger.
+
+    Count a bad iteration: of its samples most were not valid, or most minibatches were skipped.
+    """
     j = wp.tid()
     log_std[j] = wp.min(log_std[j], wp.log(wp.max(max_std[0] - min_std, 1.0e-4)))
+    if j == 0:
+        bad = 2 * int(valid[0]) < samples or 2.0 * skips[1] > minibatches
+        skips[2] = wp.where(bad, skips[2] + 1.0, 0.0)
 
 
 # Why: docs/decisions/ppo.md
