@@ -93,9 +93,8 @@ class PPO:
         """The launch that follows each minibatch's gradients, and the one that ends each update."""
         optimizer, log_std = self.optimizer, self.policy.log_std.detach()
         *numbers, max_std = self.numbers.values()
-        inputs = [self.losses, optimizer.norms, optimizer.bad.view(1), *numbers]
-        inputs += [float(self.minibatches.count)]
-        outputs = [optimizer.rates["actor"].view(1), self.stats, self.skips[:BAD]]
+        inputs = [self.losses, optimizer.norms, *numbers, float(self.minibatches.count)]
+        outputs = [*optimizer.counting, self.stats, self.skips[:BAD]]
         after = launch(adapt, 1, inputs, outputs, record=True)
         samples = self.group.size * self.spec.num_steps * self.spec.num_rows
         inputs = [self.valid, samples, float(self.minibatches.count), max_std]
@@ -136,7 +135,7 @@ class PPO:
         self.gradients()
         self.optimizer.clip(self.losses)
         self._adapt.launch(warp_stream(self.spec.device))
-        self.optimizer.step()
+        self.optimizer.move()
 
     def gradients(self) -> None:
         """Write `losses` (5,) of the minibatch, and its gradients / `optimizer.share`. In place."""
@@ -154,10 +153,7 @@ class PPO:
     def _fused_gradients(self, fused: FusedLoss, batch: Record, memory: Memory) -> None:
         """Gradients by the networks' outputs from the kernels, by the weights from autograd."""
         mean, value = self.policy.outputs(batch, memory)
-        with torch.no_grad():
-            fused.mean.copy_(mean)
-            fused.value.copy_(value)
-        fused()
+        fused(mean, value)
         # The kernels have written the gradient of the first parameter, log_std.
         _, *params = self.optimizer.gradients
         slopes = fused.grad_mean, fused.grad_value
