@@ -16,7 +16,7 @@ import torch
 import warp as wp
 from torch import Tensor, nn
 
-from gpusim_rl.core.streams import as_array, launch, warp_stream
+from gpusim_rl.core.streams import as_array, launch, rebind, warp_stream
 
 LINE = 32  # numbers: 128 bytes
 CHUNK = 4096  # numbers whose squares one block of threads adds up; a group begins at a multiple
@@ -61,17 +61,19 @@ def square_sums(grads: wp.array[float], squares: wp.array[float]):
 
 @wp.kernel(enable_backward=False)
 def measure(
+    stats: wp.array[float],
     squares: wp.array[float],
     firsts: wp.array[int],
     share: wp.array[float],
-    stats: wp.array[float],  # (1,) their sum
     max_norm: wp.array[float],  # (1,)
     norms: wp.array[float],
     divisors: wp.array[float],
     bad: wp.array[float],
 ):
     """Norms of the groups, what to divide their gradients by, and whether a number is no number."""
-    total = float(stats[0])
+    total = float(0.0)
+    for i in range(stats.shape[0]):
+        total += stats[i]
     for group in range(norms.shape[0]):
         square = float(0.0)
         for i in range(firsts[group], firsts[group + 1]):
@@ -83,6 +85,25 @@ def measure(
     bad[0] = wp.where(wp.isfinite(total), 0.0, 1.0)
 
 
+@wp.func
+def count_step(
+    group: int,
+    bad: wp.array[float],
+    rates: wp.array[float],
+    divisors: wp.array[float],
+    steps: wp.array[float],
+    factors: wp.array2d[float],
+):
+    """Count the step of a group; rows: divisor of gradients, size of a step, √(1 - β₂ᵗ)."""
+    steps[group] += 1.0 - bad[0]
+    t = wp.float64(steps[group])  # in float32, 1 - 0.999 has four digits
+    first = wp.float64(1.0) - wp.pow(wp.float64(BETA_1), t)
+    factors[0, group] = divisors[group]
+    factors[1, group] = wp.float32(wp.float64(rates[group]) / first)
+    factors[2, group] = wp.float32(wp.sqrt(wp.float64(1.0) - wp.pow(wp.float64(BETA_2), t)))
+    divisors[group] = 1.0
+
+
 @wp.kernel(enable_backward=False)
 def advance(
     bad: wp.array[float],
@@ -91,15 +112,8 @@ def advance(
     steps: wp.array[float],
     factors: wp.array2d[float],
 ):
-    """Count the step of a group; rows: divisor of gradients, size of a step, √(1 - β₂ᵗ)."""
-    group = wp.tid()
-    steps[group] += 1.0 - bad[0]
-    t = wp.float64(steps[group])  # in float32, 1 - 0.999 has four digits
-    first = wp.float64(1.0) - wp.pow(wp.float64(BETA_1), t)
-    factors[0, group] = divisors[group]
-    factors[1, group] = wp.float32(wp.float64(rates[group]) / first)
-    factors[2, group] = wp.float32(wp.sqrt(wp.float64(1.0) - wp.pow(wp.float64(BETA_2), t)))
-    divisors[group] = 1.0
+    """`count_step` of each group."""
+    count_step(wp.tid(), bad, rates, divisors, steps, factors)
 
 
 @wp.kernel(enable_backward=False)
@@ -130,7 +144,7 @@ def adam(
 class FlatAdam:
     """Adam (arXiv:1412.6980) on groups of parameters, in few kernels for all of them.
 
-    On CUDA a clipped step is a sum and four kernels of Warp. On the CPU torch's own kernels take
+    On CUDA a clipped step is four kernels of Warp. On the CPU torch's own kernels take
     the long vectors, since they use vector instructions and all threads.
 
     Args:
@@ -150,6 +164,8 @@ class FlatAdam:
         norms: (groups,) of the gradients, before they were clipped last.
         share: (1,) what `clip` multiplies gradients by, which may be written at any time.
         bad: () where it is 1, a step changes nothing.
+        counting: what `count_step` takes behind the group, for a kernel that does what `step` does
+            before `move`.
     """
 
     def __init__(
@@ -184,7 +200,7 @@ class FlatAdam:
         self._record(flat, chunks, rates, steps, divisors)
 
     def _record(self, flat: Tensor, chunks: list[int], *numbers: Tensor) -> None:
-        rates, steps, self._divisors = numbers
+        rates, steps, divisors = numbers
         weights, grads, means, squares = flat
         if not self._kernels:  # torch sums up a whole group at once
             chunks = [1] * len(chunks)
@@ -193,12 +209,11 @@ class FlatAdam:
         self._groups = ints([group for group, n in enumerate(chunks) for _ in range(n)])
         self._squares = torch.zeros(sum(chunks), device=self.device)
         self._factors = torch.zeros(3, len(chunks), device=self.device)
-        self._stats = torch.zeros((), device=self.device)
         record, bad = partial(launch, record=True), self.bad.view(1)
-        inputs = [self._squares, self._firsts, self.share, self._stats.view(1), self.max_norm]
-        self._measure = record(measure, 1, inputs, [self.norms, self._divisors, bad])
-        inputs = [bad, rates, self._divisors]
-        self._advance = record(advance, len(self.rates), inputs, [steps, self._factors])
+        inputs = [self.norms, self._squares, self._firsts, self.share, self.max_norm]
+        self._measure = record(measure, 1, inputs, [self.norms, divisors, bad])
+        self.counting = [bad, rates, divisors, steps, self._factors]
+        self._advance = record(advance, len(self.rates), [], self.counting)
         if self._kernels:
             tiles = {"block": BLOCK, "tiles": True}
             self._sum = record(square_sums, sum(chunks), [grads], [self._squares], **tiles)
@@ -226,7 +241,7 @@ class FlatAdam:
         `bad` becomes 1 if a norm or an entry of `stats` is not finite, else 0. In place; `norms`.
         """
         stream = warp_stream(self.device)
-        torch.sum(stats, 0, out=self._stats)
+        rebind(self._measure, 0, stats)
         if self._kernels:
             self._sum.launch(stream)
         else:
@@ -238,10 +253,14 @@ class FlatAdam:
     @torch.no_grad()
     def step(self) -> None:
         """One step of Adam; none where `bad` is 1, which does not count for its bias. In place."""
-        stream = warp_stream(self.device)
-        self._advance.launch(stream)
+        self._advance.launch(warp_stream(self.device))
+        self.move()
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """Change weights and moments by a step that is counted. In place."""
         if self._kernels:
-            self._adam.launch(stream)
+            self._adam.launch(warp_stream(self.device))
             return
         # the kernel of torch.optim.Adam(fused=True), a class that loads torch's compiler: seconds
         for (name, w), divisor in zip(self.weights.items(), self._factors[0], strict=True):

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.symmetry import MirrorModule
+from gpusim_rl.networks import normalizer_kernels
 
 
 # Why: docs/decisions/networks.md
@@ -42,6 +43,9 @@ class Normalizer(nn.Module):
     @torch.no_grad()
     def update(self, x: Tensor, valid: Tensor, group: ProcessGroup = SINGLE) -> None:
         """Add observations x (N, width) where valid (N,) is true. In place."""
+        if x.is_cuda:
+            buffers = self.mean, self.var, self.count
+            return normalizer_kernels.update(buffers, x, valid, self.mirror, group)
         keep = valid[:, None]
         sums = group.all_reduce(
             torch.cat([torch.where(keep, x - self.mean, 0.0).sum(0), keep.sum(0).to(x.dtype)])

@@ -1,4 +1,4 @@
-"""Symmetric networks on CUDA: two Warp kernels for a hidden layer and two for columns in pairs.
+"""Symmetric networks on CUDA: two Warp kernels for a hidden layer and two for the last ones.
 
 `SymmetricMLP.forward` is the same in torch operations, of which autograd makes four times as many
 launches. On the CPU torch is faster, since its operations take vector instructions and all threads.
@@ -13,11 +13,12 @@ launches. On the CPU torch is faster, since its operations take vector instructi
 # pyright: reportUnnecessaryComparison=false, reportUnknownParameterType=false
 
 import math
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 import warp as wp
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpusim_rl.core.streams import launch
@@ -27,6 +28,7 @@ from gpusim_rl.networks.encoders import LAYERS
 # A fused product and sum would round one of two mirrored terms, and not the other.
 wp.set_module_options({"fuse_fp": False})
 SHARES = 64  # of the rows of a product, a power of two
+LINE = 32  # numbers: matrices begin at whole lines of memory
 RELU, ELU, TANH, SILU, HARDSWISH = range(len(LAYERS))  # in the order of LAYERS
 
 
@@ -78,6 +80,13 @@ def pair(
     out[1, i, j] = u - v
 
 
+@wp.func
+def by_products(kind: int, x: float, b: float, even: float, odd: float):
+    """The gradients by a and by b of a pair, of those by its even and its odd part."""
+    u, v = (even + odd) * slope(kind, x + b), (even - odd) * slope(kind, x - b)
+    return u + v, u - v
+
+
 @wp.kernel(enable_backward=False)
 def pair_gradient(
     kind: int,
@@ -90,41 +99,99 @@ def pair_gradient(
     """The gradients by a and by b, of those by the even and the odd part."""
     i, j = wp.tid()
     x = a[i, j] + bias[j]
-    u = (grad[0, i, j] + grad[1, i, j]) * slope(kind, x + b[i, j])
-    v = (grad[0, i, j] - grad[1, i, j]) * slope(kind, x - b[i, j])
-    out[0, i, j] = u + v
-    out[1, i, j] = u - v
+    by_a, by_b = by_products(kind, x, b[i, j], grad[0, i, j], grad[1, i, j])
+    out[0, i, j] = by_a
+    out[1, i, j] = by_b
 
 
 @wp.func
-def column(even: wp.array2d[float], odd: wp.array2d[float], i: int, j: int):
-    """Column j of row i of two arrays side by side."""
+def last_product(
+    parts: wp.array3d[float],
+    even: wp.array2d[float],
+    bias: wp.array[float],
+    odd: wp.array2d[float],
+    i: int,
+    k: int,
+):
+    """Column k of the even and the odd part of f(x), side by side."""
     y = float(0.0)
-    if j < even.shape[1]:
-        y = even[i, j]
+    if k < even.shape[0]:
+        for j in range(even.shape[1]):
+            y += parts[0, i, j] * even[k, j]
+        y += bias[k]
     else:
-        y = odd[i, j - even.shape[1]]
+        for j in range(odd.shape[1]):
+            y += parts[1, i, j] * odd[k - even.shape[0], j]
     return y
 
 
 @wp.kernel(enable_backward=False)
-def combine(
+def last(
+    parts: wp.array3d[float],
+    even: wp.array2d[float],
+    bias: wp.array[float],
+    odd: wp.array2d[float],
+    first: wp.array[wp.int64],
+    second: wp.array[wp.int64],
+    scales: wp.array2d[float],
+    out: wp.array2d[float],
+):
+    """f(x) from the parts of the last hidden layer: its layers of few units, and `Pairs`."""
+    i, k = wp.tid()
+    y = last_product(parts, even, bias, odd, i, int(first[k])) * scales[0, k]
+    if scales[1, k] != 0.0:
+        y += last_product(parts, even, bias, odd, i, int(second[k])) * scales[1, k]
+    out[i, k] = y
+
+
+@wp.kernel(enable_backward=False)
+def last_gradient(
+    kind: int,
+    a: wp.array2d[float],
+    b: wp.array2d[float],
+    hidden_bias: wp.array[float],
     even: wp.array2d[float],
     odd: wp.array2d[float],
     first: wp.array[wp.int64],
     second: wp.array[wp.int64],
     scales: wp.array2d[float],
-    even_out: wp.array2d[float],
-    odd_out: wp.array2d[float],
+    grad: wp.array2d[float],
+    halves: wp.array3d[float],
+    out: wp.array3d[float],
 ):
-    """`Pairs` from two arrays side by side to two others."""
+    """The gradients by both parts of f(x), and by a and b of the hidden layer before them."""
+    i, j = wp.tid()
+    by_even, by_odd = float(0.0), float(0.0)
+    evens = even.shape[0]
+    for k in range(first.shape[0]):
+        half = grad[i, int(first[k])] * scales[0, k] + grad[i, int(second[k])] * scales[1, k]
+        part, column = wp.where(k < evens, 0, 1), wp.where(k < evens, k, k - evens)
+        if j == k:
+            halves[part, i, column] = half
+        if j < a.shape[1]:
+            if part == 0:
+                by_even += half * even[column, j]
+            else:
+                by_odd += half * odd[column, j]
+    if j < a.shape[1]:
+        x = a[i, j] + hidden_bias[j]
+        by_a, by_b = by_products(kind, x, b[i, j], by_even, by_odd)
+        out[0, i, j] = by_a
+        out[1, i, j] = by_b
+
+
+@wp.kernel(enable_backward=False)
+def combine(
+    x: wp.array2d[float],
+    first: wp.array[wp.int64],
+    second: wp.array[wp.int64],
+    scales: wp.array2d[float],
+    out: wp.array2d[float],
+):
+    """`Pairs` of the columns of x."""
     i, k = wp.tid()
-    y = column(even, odd, i, int(first[k])) * scales[0, k]
-    y += column(even, odd, i, int(second[k])) * scales[1, k]
-    if k < even_out.shape[1]:
-        even_out[i, k] = y
-    else:
-        odd_out[i, k - even_out.shape[1]] = y
+    y = x[i, int(first[k])] * scales[0, k]
+    out[i, k] = y + x[i, int(second[k])] * scales[1, k]
 
 
 def runs_kernels(x: Tensor) -> bool:
@@ -136,13 +203,16 @@ def runs_kernels(x: Tensor) -> bool:
     return x.dtype == torch.float32 and not mixed and not x.requires_grad
 
 
-def combined(pairs: Any, even: Tensor, odd: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """`pairs` (n, ·) of two tensors side by side, as its first `width` columns and the others."""
-    n, m = len(even), len(pairs.first)
-    out = even.new_empty(n, width), even.new_empty(n, m - width)
-    tables = [pairs.first, pairs.second, pairs.scales]
-    launch(combine, (n, m), [even, odd, *tables], [*out])
+def combined(pairs: Any, x: Tensor) -> Tensor:
+    """`pairs` of x (n, ·)."""
+    out = x.new_empty(len(x), len(pairs.first))
+    launch(combine, tuple(out.shape), [x, *tables(pairs)], [out])
     return out
+
+
+def tables(pairs: Any) -> list[Tensor]:
+    """The entries of `pairs`, as kernels take them."""
+    return [pairs.first, pairs.second, pairs.scales]
 
 
 def stacked(p: Tensor, q: Tensor) -> Tensor:
@@ -173,44 +243,51 @@ class SymmetricForward(torch.autograd.Function):
             parts = x.new_empty(2, *a.shape)
             launch(pair, tuple(a.shape), [net.kind, a, b, p.bias], [parts])
         ctx.parts = parts
-        layers = zip(net.last, parts, strict=True)
-        even, odd = (layer(part) if layer else part[:, :0] for layer, part in layers)
-        if all(net.last):
-            return combined(net.whole, even, odd, len(net.whole.first))[0]
-        return even if net.last[0] else odd
+        even, odd, bias = last_weights(net)
+        out = x.new_empty(len(x), len(net.whole.first))
+        launch(last, tuple(out.shape), [parts, even, bias, odd, *tables(net.whole)], [out])
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
-        net, slopes, grads = ctx.net, torch.empty_like(ctx.parts), {}
-        halves = grad, grad
-        if all(net.last):
-            halves = combined(net.split, grad, grad[:, :0], net.split.widths[0])
-        for layer, half, part, out in zip(net.last, halves, ctx.parts, slopes, strict=True):
+        net, parts, grads = ctx.net, ctx.parts, {}
+        ends = [0, *accumulate(p.out_features for p, _ in net.hidden)]
+        width = -(-max(net.split.widths) // LINE) * LINE
+        # of all layers side by side, so that one sum gives the gradients by all biases
+        slopes = parts.new_empty(2, len(grad), ends[-1] + width)
+        *by_hidden, halves = (slopes[:, :, i:j] for i, j in pairwise([*ends, slopes.shape[2]]))
+        (_, a, b), (even, odd, _) = ctx.layers[-1], last_weights(net)
+        inputs = [net.kind, a, b, net.hidden[-1][0].bias, even, odd, *tables(net.split), grad]
+        dim = len(grad), max(a.shape[1], grad.shape[1])
+        launch(last_gradient, dim, inputs, [halves, by_hidden[-1]])
+        for layer, half, part in zip(net.last, halves, parts, strict=True):
             if layer:
-                grads |= linear_gradients(layer, half, part)
-                torch.mm(half, layer.weight, out=out)
-            else:
-                out.zero_()
+                grads[layer.weight] = half[:, : layer.out_features].t() @ part
         for i, (p, q) in reversed([*enumerate(net.hidden)]):
-            parts, a, b = ctx.layers[i]
-            inputs = [net.kind, a, b, p.bias, slopes]
-            by_product = a.new_empty(2, *a.shape)
-            launch(pair_gradient, tuple(a.shape), inputs, [by_product])
+            parts, by_product = ctx.layers[i][0], by_hidden[i]
             if i:
                 grads[p.weight], grads[q.weight] = tall_products(by_product, parts)
-                grads[p.bias] = by_product[0].sum(0)
-                slopes = torch.bmm(by_product, stacked(p.weight, q.weight))
+                by_parts = torch.bmm(by_product, stacked(p.weight, q.weight))
+                _, a, b = ctx.layers[i - 1]
+                inputs = [net.kind, a, b, net.hidden[i - 1][0].bias, by_parts]
+                launch(pair_gradient, tuple(a.shape), inputs, [by_hidden[i - 1]])
             else:
-                for layer, half, part in zip((p, q), by_product, parts, strict=True):
-                    grads |= linear_gradients(layer, half, part)
+                grads[p.weight], grads[q.weight] = (
+                    half.t() @ part for half, part in zip(by_product, parts, strict=True)
+                )
+        sums = slopes[0].sum(0)
+        for layer, begin in zip(net.even, ends, strict=False):
+            grads[layer.bias] = sums[begin : begin + layer.out_features]
         return None, None, *(grads[parameter] for parameter in net.parameters())
 
 
-def linear_gradients(layer: nn.Linear, grad: Tensor, x: Tensor) -> dict[Tensor, Tensor]:
-    """The gradients by weight and bias of a layer of x (n, …), from those by its result."""
-    grads: dict[Tensor, Tensor] = {layer.weight: grad.t() @ x}
-    return grads if layer.bias is None else grads | {layer.bias: grad.sum(0)}
+def last_weights(net: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights of the even and the odd part of f(x), and the even part's bias; empty without it."""
+    (hidden, _), (even, odd) = net.hidden[-1], net.last
+    blank = hidden.weight.new_empty(0, hidden.out_features)
+    weights = (layer.weight if layer else blank for layer in (even, odd))
+    return *weights, even.bias if even else blank[:, 0]
 
 
 def tall_products(a: Tensor, b: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 
 import pytest
 import torch
+import warp as wp
 from torch import Tensor
 
 from gpusim_rl.algorithms.ppo.loss import STATS, loss
@@ -54,9 +55,6 @@ def fused(policy: ActorCritic, rows: torch.Tensor) -> tuple[FusedLoss, torch.Ten
     for value in vars(ours).values():
         if isinstance(value, torch.Tensor):
             value.fill_(torch.nan)
-    with torch.no_grad():
-        ours.mean.copy_(policy.mean(batch.obs))
-        ours.value.copy_(policy.value(batch.critic))
     return ours, grad, batch
 
 
@@ -82,18 +80,24 @@ def test_kernels_are_the_loss(seed, valid, graph):
     ours, grad, batch = fused(policy, rows)
     # torch's sum between the kernels cannot be recorded on the CPU: each kernel is replayed by
     # itself
+    mean, value = policy.mean(batch.obs).detach(), policy.value(batch.critic).detach()
     if graph:
+        for i, x in enumerate((mean, value)):
+            ours._sample.set_param_at_index(i, wp.from_torch(x))
         for name in ("_prepare", "_sample", "_conclude"):
             replay = record(getattr(ours, name).launch, torch.device("cpu"))
-            launch = SimpleNamespace(launch=lambda _, replay=replay: replay())
-            setattr(ours, name, launch)
+            how = {
+                "launch": lambda _, replay=replay: replay(),
+                "set_param_at_index": lambda *_: None,
+            }
+            setattr(ours, name, SimpleNamespace(**how))
         assert torch.isnan(ours.stats).all()  # recorded, not run
-    ours()
+    ours(mean, value)
     compare(policy, ours, grad, batch)
     ratio = (
-        torch.distributions.Normal(ours.mean, policy.std).log_prob(batch.action).sum(1) - batch.logp
+        torch.distributions.Normal(mean, policy.std).log_prob(batch.action).sum(1) - batch.logp
     ).exp()
-    far = (ours.value[:, 0] - batch.value).abs() > CFG.clip_value
+    far = (value[:, 0] - batch.value).abs() > CFG.clip_value
     assert 50 < ((ratio - 1).abs() > CFG.clip_coef).sum() < N - 50 and 50 < far.sum() < N - 50
     gone = batch.valid == 0
     assert gone.any() and (ours.grad_mean[gone] == 0).all() and (ours.grad_value[gone] == 0).all()

@@ -355,7 +355,7 @@ def test_the_deviation_is_limited_where_it_is_larger():
     low = ppo.policy.std[0].item()
     for largest, expected in ((0.3, 0.3), (0.2, 0.2), (0.01, 0.05)):  # not below min_std
         limit.fill_(largest)
-        ppo.learner._limit_std.launch(warp_stream(log_std.device))
+        ppo.learner._conclude_update.launch(warp_stream(log_std.device))
         assert ppo.policy.std[1:].tolist() == pytest.approx([expected] * 11, abs=2e-4)
         assert ppo.policy.std[0].item() == pytest.approx(min(low, expected), abs=2e-4)
     ppo.iteration()

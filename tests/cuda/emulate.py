@@ -4,6 +4,7 @@ The work is done at once, or at each replay of the graph that recorded it.
 """
 
 import atexit
+import copy
 import ctypes
 from collections.abc import Callable
 from typing import ClassVar
@@ -210,7 +211,14 @@ class Command:
 
     def launch(self, stream=None):
         """Queues the launch; the arrays live as long as it may be replayed."""
-        queue(lambda: (simgpu.real_command_launch(self.command), self.arrays))
+        command, arrays = self.command, self.arrays
+        queue(lambda: (simgpu.real_command_launch(command), arrays))
+
+    def set_param_at_index_from_ctype(self, index, value):
+        """Another array for later launches; those that are queued keep theirs."""
+        self.command = copy.copy(self.command)
+        self.command.params, self.command.fwd_args = [*self.command.params], None
+        self.command.set_param_at_index_from_ctype(index, value)
 
 
 def launch(kernel, dim, inputs=(), outputs=(), *args, device=None, stream=None, **options):
@@ -237,10 +245,10 @@ def launch(kernel, dim, inputs=(), outputs=(), *args, device=None, stream=None, 
 def run_warp() -> None:
     """Queues launches, fills and copies of Warp with torch's work, so that graphs record them."""
     context = wp._src.context
-    zero, fill, copy = wp.array.zero_, wp.array.fill_, wp.copy
+    zero, fill, copied = wp.array.zero_, wp.array.fill_, wp.copy
     wp.array.zero_ = lambda self: queue(lambda: zero(self))
     wp.array.fill_ = lambda self, value: queue(lambda: fill(self, value))
-    wp.copy = lambda dest, src, *args, **options: queue(lambda: copy(dest, src, *args, **options))
+    wp.copy = lambda dest, src, *args, **options: queue(lambda: copied(dest, src, *args, **options))
     context.copy = wp.copy
     context.Launch.launch = lambda self, stream=None: simgpu.real_command_launch(self)
     wp.launch = context.launch = launch

@@ -184,7 +184,7 @@ def from_torch(tensor, dtype=None, **options):
         device="cpu",
     )
     array._tensor = tensor
-    return array
+    return array.__ctype__() if options.get("return_ctype") else array
 
 
 class NotRun:

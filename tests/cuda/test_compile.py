@@ -12,14 +12,14 @@ from gpusim_rl.algorithms.ppo import loss_kernels
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.core import rng
 from gpusim_rl.fuse.kernel import Kernel
-from gpusim_rl.networks import symmetric_kernels
+from gpusim_rl.networks import normalizer_kernels, symmetric_kernels
 from tests.command_lines import run_process
 from tests.fuse import test_fuse
 from tests.worlds import make_config
 
 NV_INFO = 0x70000000  # type of the section with what a function needs
 ARCHS = [80, 90, 100]  # of the A100, of H100 and H200, of the B200
-OWN = [flat_adam, loss_kernels, returns, rng, symmetric_kernels]
+OWN = [flat_adam, loss_kernels, normalizer_kernels, returns, rng, symmetric_kernels]
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ OWN = [flat_adam, loss_kernels, returns, rng, symmetric_kernels]
 )
 @pytest.mark.parametrize("module", OWN, ids=lambda module: module.__name__)
 def test_own_kernels_compile(module, arch, tmp_path):
-    """Those of the optimizer, the loss, returns, random numbers and symmetric networks."""
+    """Those of optimizer, loss, normalizers, returns, random numbers and symmetric networks."""
     if module is returns:  # of float32
         wp.overload(returns.backward, dict.fromkeys(("delta", "k", "out"), wp.array2d(dtype=float)))
     wp.compile_aot_module(module.__name__, arch=arch, module_dir=tmp_path, use_ptx=False)

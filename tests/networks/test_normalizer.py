@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 import torch
 
+from gpusim_rl.core.distributed import SINGLE
+from gpusim_rl.core.symmetry import Flip, MirrorModule
+from gpusim_rl.networks import normalizer_kernels
 from gpusim_rl.networks.normalizer import Normalizer
+
+KERNELS = pytest.mark.parametrize("kernels", [False, True])  # those of CUDA
+
+
+def update(normalizer: Normalizer, x: torch.Tensor, valid: torch.Tensor, kernels: bool) -> None:
+    """Add rows by torch, or by the kernels, run on the CPU."""
+    if not kernels:
+        return normalizer.update(x, valid)
+    buffers = normalizer.mean, normalizer.var, normalizer.count
+    normalizer_kernels.update(buffers, x, valid, normalizer.mirror, SINGLE)
 
 
 def batches(offset: np.ndarray, scale: np.ndarray) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -20,15 +33,16 @@ def batches(offset: np.ndarray, scale: np.ndarray) -> list[tuple[torch.Tensor, t
     return made
 
 
+@KERNELS
 @pytest.mark.parametrize("poison", [0.0, 1e30, math.nan])
-def test_absorb_as_numpy(poison):
+def test_absorb_as_numpy(poison, kernels):
     """The statistics are numpy's of all valid rows, also 10⁶ deviations from zero."""
     offset, scale = np.array([0.0, 3.0, -1e5, 1e6, 1e-3]), np.array([1.0, 0.1, 2.0, 1.0, 1e-4])
     normalizer, valid_rows = Normalizer(5), []
     for x, valid in batches(offset, scale):
         valid_rows.append(x[valid].double().numpy())
         x[~valid] = poison
-        normalizer.update(x, valid)
+        update(normalizer, x, valid, kernels)
     rows = np.concatenate(valid_rows)
     assert normalizer.count == len(rows) > 1000
     # float32 holds 10⁶ to 0.06: the mean is exact to a sixteenth of a deviation there, the variance
@@ -38,10 +52,23 @@ def test_absorb_as_numpy(poison):
     np.testing.assert_allclose(normalizer.var[[2, 3]], rows.var(0)[[2, 3]], rtol=2e-2)
 
 
-def test_empty_batch_changes_nothing():
+def test_kernels_mirror_as_torch():
+    """With a mirror the kernels' statistics are torch's, and their own images to the bit."""
+    mirror = MirrorModule(Flip((1, 0, 2, 4, 3, 5), (1.0, 1.0, -1.0, -1.0, -1.0, 1.0)))
+    ours, theirs = (Normalizer(6, mirror=mirror) for _ in range(2))
+    for x, valid in batches(np.linspace(-3, 4, 8), np.linspace(0.1, 2, 8)):
+        update(ours, x[:, 1:7], valid, kernels=True)  # rows of a record
+        update(theirs, x[:, 1:7], valid, kernels=False)
+    torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()))
+    assert torch.equal(ours.mean, mirror(ours.mean)) and ours.mean[0].abs() > 0.1
+    assert torch.equal(ours.var, ours.var[mirror.order]) and ours.mean[2] == 0
+
+
+@KERNELS
+def test_empty_batch_changes_nothing(kernels):
     """A batch without a valid row leaves the statistics as they were, even as the first one."""
     normalizer = Normalizer(3)
-    normalizer.update(torch.full((4, 3), 9.0), torch.zeros(4, dtype=torch.bool))
+    update(normalizer, torch.full((4, 3), 9.0), torch.zeros(4, dtype=torch.bool), kernels)
     assert (
         normalizer.mean.tolist() == [0, 0, 0]
         and normalizer.var.tolist() == [1, 1, 1]

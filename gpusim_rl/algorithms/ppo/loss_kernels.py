@@ -20,12 +20,13 @@ import torch
 import warp as wp
 from torch import Tensor
 
+from gpusim_rl.algorithms.flat_adam import count_step
 from gpusim_rl.algorithms.ppo.loss import APPROX_KL, CLIPPED, ENTROPY, POLICY_LOSS, VALUE_LOSS
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.maths import LOG_2PI
 from gpusim_rl.core.record import Record
-from gpusim_rl.core.streams import as_array, launch, warp_stream
+from gpusim_rl.core.streams import as_array, launch, rebind, warp_stream
 from gpusim_rl.networks.policy import ActorCritic
 
 # The columns of `terms`: what each sample adds. From SUMS on, its part of the gradient of std.
@@ -172,10 +173,24 @@ def conclude(
 
 
 @wp.kernel(enable_backward=False)
-def limit_std(max_std: wp.array[float], min_std: float, log_std: wp.array[float]):
-    """Lower the standard deviation of each action to `max_std` where it is larger."""
+def conclude_update(
+    valid: wp.array[wp.int64],
+    samples: int,
+    minibatches: float,
+    max_std: wp.array[float],
+    min_std: float,
+    log_std: wp.array[float],
+    skips: wp.array[float],
+):
+    """Lower the standard deviation of each action to `max_std` where it is larger.
+
+    Count a bad iteration: of its samples most were not valid, or most minibatches were skipped.
+    """
     j = wp.tid()
     log_std[j] = wp.min(log_std[j], wp.log(wp.max(max_std[0] - min_std, 1.0e-4)))
+    if j == 0:
+        bad = 2 * int(valid[0]) < samples or 2.0 * skips[1] > minibatches
+        skips[2] = wp.where(bad, skips[2] + 1.0, 0.0)
 
 
 # Why: docs/decisions/ppo.md
@@ -183,19 +198,23 @@ def limit_std(max_std: wp.array[float], min_std: float, log_std: wp.array[float]
 def adapt(
     stats: wp.array[float],
     norms: wp.array[float],
-    bad: wp.array[float],
     target_kl: wp.array[float],
     lr_min: wp.array[float],
     lr_max: wp.array[float],
     lr_factor: wp.array[float],
     count: float,
-    rate: wp.array[float],
+    bad: wp.array[float],
+    rates: wp.array[float],
+    divisors: wp.array[float],
+    steps: wp.array[float],
+    factors: wp.array2d[float],
     sums: wp.array[float],
     skips: wp.array[float],
 ):
     """Adapt the actor's rate to the KL; add means over `count` minibatches, or count a skipped one.
 
-    The rate shrinks where the KL is large, and grows where it is small.
+    The rate shrinks where the KL is large, and grows where it is small. Then all groups begin their
+    step, of which the actor's is the first.
     """
     factor = float(1.0)
     if bad[0] == 0.0:
@@ -207,17 +226,19 @@ def adapt(
             sums[i] += stats[i] / count
         for i in range(norms.shape[0]):
             sums[stats.shape[0] + i] += norms[i] / count
-    rate[0] = wp.clamp(rate[0] * factor, lr_min[0], lr_max[0])
+    rates[0] = wp.clamp(rates[0] * factor, lr_min[0], lr_max[0])
     for i in range(skips.shape[0]):
         skips[i] += bad[0]
+    for group in range(rates.shape[0]):
+        count_step(group, bad, rates, divisors, steps, factors)
 
 
 # Why: docs/decisions/update-kernels.md
 class FusedLoss:
     """Loss, statistics and gradients of a minibatch of fixed size, at fixed addresses.
 
-    The caller writes the minibatch `batch` (n, …), and `mean` (n, nu) and `value` (n, 1) of the
-    networks. A call gives the gradients of the sum of losses by them, and `stats` of `loss.loss`.
+    The caller writes the minibatch `batch` (n, …). A call with `mean` (n, nu) and `value` (n, 1) of
+    the networks gives the gradients of the sum of losses by them, and `stats` of `loss.loss`.
     With symmetry=net the gradient of log_std is made equal left and right.
 
     Args:
@@ -243,7 +264,6 @@ class FusedLoss:
         log_std, min_std = policy.log_std.detach(), float(policy.min_std)
         self.device, self.group = device, group
         new = partial(torch.zeros, device=device)
-        self.mean, self.value = new(n, nu), new(n, 1)
         self.grad_mean, self.grad_value = new(n, nu), new(n, 1)
         self.stats, self.share = new(5), share
         self.terms, self.scale, self.offset = new(n, SUMS + nu), new(2, nu), new(1)
@@ -256,7 +276,15 @@ class FusedLoss:
         clip_coef, clip_value, ent_coef = self.numbers.values()
         record = partial(launch, record=True)
         self._prepare = record(prepare, 1, [log_std, min_std], [scale, offset])
-        inputs = [self.mean, self.value, samples(batch), scale, offset, clip_coef, clip_value]
+        inputs = [
+            self.grad_mean,
+            self.grad_value,
+            samples(batch),
+            scale,
+            offset,
+            clip_coef,
+            clip_value,
+        ]
         outputs = [self.terms, self.grad_mean, self.grad_value]
         self._sample = record(sample, n, [*inputs, n // copies], outputs)
         mirror = policy.action_mirror if policy.symmetry == "net" else None
@@ -266,10 +294,12 @@ class FusedLoss:
         # A launch holds addresses alone: these references keep the tensors alive.
         self._tensors = batch, log_std, grad_log_std, images
 
-    def __call__(self) -> None:
-        """From `mean`, `value` and the minibatch to gradients and statistics. In place."""
+    def __call__(self, mean: Tensor, value: Tensor) -> None:
+        """From these and the minibatch to gradients and statistics. In place."""
         stream = warp_stream(self.device)
         self._prepare.launch(stream)
+        rebind(self._sample, 0, mean)
+        rebind(self._sample, 1, value)
         self._sample.launch(stream)
         torch.sum(self.terms, 0, out=self.local_sums)
         if self.all is not self.local_sums:

@@ -9,7 +9,7 @@ from torch import Tensor
 from gpusim_rl.algorithms.flat_adam import FlatAdam
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo.loss import STATS, loss
-from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss, adapt, limit_std
+from gpusim_rl.algorithms.ppo.loss_kernels import FusedLoss, adapt, conclude_update
 from gpusim_rl.algorithms.ppo.samples import Minibatches, make_samples, sample_columns
 from gpusim_rl.algorithms.ppo.settings import Settings
 from gpusim_rl.core.memory import check_free
@@ -79,7 +79,8 @@ class PPO:
         self.losses = self.fused.stats if self.fused else self.stats[:-2].clone()
         names = "target_kl", "lr_min", "lr_max", "lr_factor", "max_std"
         self.numbers = {name: as_array(getattr(cfg, name), spec.device) for name in names}
-        self._adapt, self._limit_std = self._record_launches()
+        self.valid = torch.zeros(1, dtype=torch.int64, device=spec.device)
+        self._adapt, self._conclude_update = self._record_launches()
         parts = self.pack_samples, self.minibatch, self.update_normalizers
         self._pack_samples, self._minibatch, self._update_normalizers = map(spec.capture, parts)
 
@@ -92,12 +93,14 @@ class PPO:
         """The launch that follows each minibatch's gradients, and the one that ends each update."""
         optimizer, log_std = self.optimizer, self.policy.log_std.detach()
         *numbers, max_std = self.numbers.values()
-        inputs = [self.losses, optimizer.norms, optimizer.bad.view(1), *numbers]
-        inputs += [float(self.minibatches.count)]
-        outputs = [optimizer.rates["actor"].view(1), self.stats, self.skips[:BAD]]
+        inputs = [self.losses, optimizer.norms, *numbers, float(self.minibatches.count)]
+        outputs = [*optimizer.counting, self.stats, self.skips[:BAD]]
         after = launch(adapt, 1, inputs, outputs, record=True)
-        inputs = [max_std, float(self.policy.min_std)]
-        return after, launch(limit_std, len(log_std), inputs, [log_std], record=True)
+        samples = self.group.size * self.spec.num_steps * self.spec.num_rows
+        inputs = [self.valid, samples, float(self.minibatches.count), max_std]
+        inputs += [float(self.policy.min_std)]
+        outputs = [log_std, self.skips]
+        return after, launch(conclude_update, len(log_std), inputs, outputs, record=True)
 
     def update(self, record: Record) -> None:
         """Returns, all epochs over the rollout, then the normalizers. In place."""
@@ -132,7 +135,7 @@ class PPO:
         self.gradients()
         self.optimizer.clip(self.losses)
         self._adapt.launch(warp_stream(self.spec.device))
-        self.optimizer.step()
+        self.optimizer.move()
 
     def gradients(self) -> None:
         """Write `losses` (5,) of the minibatch, and its gradients / `optimizer.share`. In place."""
@@ -150,10 +153,7 @@ class PPO:
     def _fused_gradients(self, fused: FusedLoss, batch: Record, memory: Memory) -> None:
         """Gradients by the networks' outputs from the kernels, by the weights from autograd."""
         mean, value = self.policy.outputs(batch, memory)
-        with torch.no_grad():
-            fused.mean.copy_(mean)
-            fused.value.copy_(value)
-        fused()
+        fused(mean, value)
         # The kernels have written the gradient of the first parameter, log_std.
         _, *params = self.optimizer.gradients
         slopes = fused.grad_mean, fused.grad_value
@@ -164,15 +164,12 @@ class PPO:
 
         An iteration is bad if most minibatches were skipped or most samples were quarantined.
         """
-        r, policy, group = rollout, self.policy, self.group
-        valid = ~r.fault.flatten()
-        most_skipped = 2 * self.skips[SKIPPED_NOW] > self.minibatches.count
-        # one sum over processes: more invalid than valid samples make it positive
-        most_invalid = group.all_reduce(2 * (~valid).sum() - len(valid)) > 0
-        bad = most_skipped | most_invalid
-        self.skips[BAD].copy_(torch.where(bad, self.skips[BAD] + 1, 0.0))
-        policy.update_normalizers([x.flatten(0, 1) for x in (r.obs, r.critic)], valid, group)
-        self._limit_std.launch(warp_stream(self.spec.device))
+        r, group = rollout, self.group
+        valid = r.column("fault").flatten() == 0
+        torch.sum(valid, 0, keepdim=True, out=self.valid)
+        group.all_reduce(self.valid)
+        self.policy.update_normalizers([x.flatten(0, 1) for x in (r.obs, r.critic)], valid, group)
+        self._conclude_update.launch(warp_stream(self.spec.device))
 
     def measures(self) -> Tensor:
         """(len(metrics),) means over the last update; the count of skipped ones begins anew."""
