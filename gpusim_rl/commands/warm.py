@@ -11,16 +11,12 @@ import time
 
 import warp as wp
 
-from gpusim_rl.assembly.environment import make_sim, make_task
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.config import command_line
 from gpusim_rl.core import errors
 from gpusim_rl.core.arguments import show_usage
 from gpusim_rl.core.streams import start_warp
-from gpusim_rl.fuse.kernel import BLOCK, Kernel
 from gpusim_rl.sim import kernels
-
-ON_CPU = ("device=cpu", "graph=off")
 
 
 def main(words: list[str]) -> None:
@@ -31,15 +27,9 @@ def main(words: list[str]) -> None:
         start_warp()
         arch = architecture([x[5:] for x in words if x.startswith("arch=")])
         words = [x for x in words if not x.startswith("arch=")]
-        training, physics = (
-            command_line.check("config", [*words, f"sim={name}", *ON_CPU])
-            for name in ("native", "warp")
-        )
-        fused = make_iteration(training).source.fused
-        task = make_task(physics, "cpu")
-        launches = kernels.launches_of(lambda: make_sim(physics, task, "warp", 1, "cpu"))
-    parts = fused.kernels.values() if fused else ()
-    launches |= {(x.kernel.module, BLOCK): None for x in parts if isinstance(x, Kernel)}
+        cfg = command_line.check("config", [*words, "sim=warp", "device=cpu", "graph=off"])
+        # No kernel of the physics runs: to compile them for the CPU, too, would take as long again.
+        launches = kernels.launches_of(lambda: make_iteration(cfg).env.sim, own=True)
     kernels.compile_for(arch, launches)
     print(
         f"{len(launches)} modules of kernels for sm_{arch} in {time.monotonic() - start:.0f} s: "

@@ -63,19 +63,24 @@ class NotRun:
 
 
 @contextmanager
-def noted(device: Any) -> Generator[Launches]:
-    """Launches inside are noted and not done, as on a CUDA device. Arrays are on the CPU."""
+def noted(device: Any, own: bool = False) -> Generator[Launches]:
+    """Launches inside are noted and not done, as on a CUDA device. Arrays are on the CPU.
+
+    own: those of this project's kernels are done, too.
+    """
     launches: Launches = {}
-    get_device = wp.get_device
+    launch, get_device = wp.launch, wp.get_device
 
     def note(
         kernel: Any, dim: Any, inputs: Any = (), outputs: Any = (), *_: Any, **options: Any
-    ) -> NotRun | None:
+    ) -> Any:
         # Warp neither compiles nor runs what has no threads
         if math.prod([dim] if isinstance(dim, int) else dim):
             if kernel.is_generic:
                 kernel = wp.overload(kernel, kernel.infer_argument_types([*inputs, *outputs]))
             launches[kernel.module, options.get("block_dim") or BLOCK] = None
+        if own and not kernel.func.__module__.startswith("mujoco_warp."):
+            return launch(kernel, dim, inputs, outputs, **options)
         return NotRun() if options.get("record_cmd") else None
 
     def suggest(kernel: Any, *_: Any) -> tuple[int, int]:
@@ -99,15 +104,18 @@ def noted(device: Any) -> Generator[Launches]:
         vars(wp).update(before)
 
 
-def launches_of(make: Callable[[], Sim], device: Any = StandIn) -> Launches:
-    """What a simulation launches on CUDA: `make` makes one of few worlds, on the CPU."""
-    with noted(device) as launches:
+def launches_of(make: Callable[[], Sim], device: Any = StandIn, own: bool = False) -> Launches:
+    """What a simulation that `make` makes on the CPU launches on CUDA, and the project's kernels.
+
+    own: see `noted`.
+    """
+    with noted(device, own) as launches:
         sim = make()
         sim.step(1)
         sim.reset(sim.overflow, sim.qpos, sim.qvel)
         sim.refresh()
-    own = {x.module for x in kernels_of("gpusim_rl") if not x.is_generic}
-    return launches | dict.fromkeys((module, BLOCK) for module in own)
+    named = (x.module for x in kernels_of("gpusim_rl") if not x.is_generic)
+    return launches | dict.fromkeys((module, BLOCK) for module in named)
 
 
 def load(launches: Launches, device: Any) -> None:

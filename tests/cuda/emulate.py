@@ -8,6 +8,7 @@ import ctypes
 from collections.abc import Callable
 from typing import ClassVar
 
+import numpy as np
 import simgpu
 import torch
 import warp as wp
@@ -213,9 +214,21 @@ class Command:
         queue(lambda: (simgpu.real_command_launch(self.command), self.arrays))
 
 
+def check_loaded(kernel, dim) -> None:
+    """Notes a kernel whose module was not loaded beside others before.
+
+    A kernel that was written, or is written for its arguments, is compiled at its first launch.
+    """
+    name = kernel.module.name
+    written = kernel.is_generic or name.startswith("fused_")
+    if simgpu.LOADED and not written and np.prod(dim) and name not in simgpu.LOADED:
+        simgpu.SEEN[(f"compiled late: {name}", simgpu.frames())] += 1
+
+
 def launch(kernel, dim, inputs=(), outputs=(), *args, device=None, stream=None, **options):
     """wp.launch, queued with torch's work; without PHYSICS none of MuJoCo Warp's is run."""
     recorded = options.pop("record_cmd", False)
+    check_loaded(kernel, dim)
     if not simgpu.PHYSICS and kernel.func.__module__.startswith("mujoco_warp"):
         return simgpu.NotRun() if recorded else None
     command = simgpu.real_launch(
