@@ -13,6 +13,7 @@ PROGRAMS = {  # verb → the module with its `main`, and what it does
     "registry": ("commands.registry", "keep versions of policies, and promote one to a robot"),
     "identify": ("identify.main", "say what logs of a robot tell of its simulation"),
     "verify": ("training.verify", "repeat iterations of a run, and compare every tensor"),
+    "warm": ("commands.warm", "compile the kernels of a training for a GPU before it begins"),
     "report": ("report.command", "write the page of one run, or of several"),
 }
 USAGE = """usage: gpusim VERB …, for example gpusim train task=quadruped

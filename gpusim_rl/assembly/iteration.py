@@ -36,6 +36,7 @@ def make_iteration(
     """
     worlds, schedule = num_envs or cfg.num_envs, Curriculum(cfg.curriculum)
     more: dict[str, Any] = {"group": group, "changeable": changeable, "first": first, "life": life}
+    algorithm_of(cfg)  # its module has kernels, which are compiled beside those of the physics
     with out_of_memory_named(worlds), torch_threads(cfg.threads):
         return join_learner(cfg, build_env(cfg, worlds, schedule, **more), changeable=changeable)
 

@@ -1,5 +1,7 @@
 """MuJoCo Warp: every world on the GPU, or on the CPU for tests."""
 
+import math
+from functools import partial
 from operator import attrgetter
 
 import mujoco
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from gpusim_rl.core.graphs import capture
 from gpusim_rl.core.streams import launch, start_warp, warp_stream
-from gpusim_rl.sim import data_sensors
+from gpusim_rl.sim import data_sensors, kernels
 from gpusim_rl.sim.base import LIMIT, STATE, Sim, with_derived
 from gpusim_rl.sim.warp_model import (
     accepted,
@@ -131,6 +133,7 @@ class Warp(Sim):
     ):
         mjm, fields = accepted(mjm), with_derived(fields)
         start_warp()
+        kernels.separate_modules("mujoco_warp")
         self._device = wp.get_device(device)
         self._torch_device = torch.device(wp.device_to_torch(self._device))
         with self._scope():
@@ -147,6 +150,11 @@ class Warp(Sim):
         self._ground = slice(int(mjm.body_geomnum[0]))  # geoms of the world body
         self._kinematic = only_kinematic_sensors(mjm)
         self._fields = data_sensors.data_sensors(mjm)
+        if not self._device.is_cpu:
+            options = {"naconmax": math.ceil(self.d.naconmax / num_envs), "njmax": self.d.njmax}
+            options |= {"conditional": False, "deterministic": deterministic, "graph": False}
+            twin = partial(Warp, mjm, 1, fields=fields, **options)
+            kernels.load(kernels.launches_of(twin, self._device), self._device)
         self._allocate(num_envs, fields)
         self._advance, self._sense = (
             capture(fn, self._torch_device, kernels=True, on=graph)

@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Callable
 from typing import ClassVar
 
+import numpy as np
 import simgpu
 import torch
 import warp as wp
@@ -221,9 +222,21 @@ class Command:
         self.command.set_param_at_index_from_ctype(index, value)
 
 
+def check_loaded(kernel, dim) -> None:
+    """Notes a kernel whose module was not loaded beside others before.
+
+    A kernel that was written, or is written for its arguments, is compiled at its first launch.
+    """
+    name = kernel.module.name
+    written = kernel.is_generic or name.startswith("fused_")
+    if simgpu.LOADED and not written and np.prod(dim) and name not in simgpu.LOADED:
+        simgpu.SEEN[(f"compiled late: {name}", simgpu.frames())] += 1
+
+
 def launch(kernel, dim, inputs=(), outputs=(), *args, device=None, stream=None, **options):
     """wp.launch, queued with torch's work; without PHYSICS none of MuJoCo Warp's is run."""
     recorded = options.pop("record_cmd", False)
+    check_loaded(kernel, dim)
     if not simgpu.PHYSICS and kernel.func.__module__.startswith("mujoco_warp"):
         return simgpu.NotRun() if recorded else None
     command = simgpu.real_launch(

@@ -98,6 +98,8 @@ real_begin, real_end = wp.capture_begin, wp.capture_end
 real_command_launch = wp._src.context.Launch.launch
 POOL = {"threshold": 0}  # of Warp's memory pool [byte]
 KEPT = []  # arrays whose memory torch knows: never freed
+real_load = wp.Module.load
+LOADED = set()  # names of the modules that were loaded on the simulated device
 
 
 class Device:
@@ -201,6 +203,13 @@ def launch(kernel, dim, inputs=(), outputs=(), *args, device=None, stream=None, 
     return real_launch(kernel, dim, inputs, outputs, *args, device=device_of(device), **options)
 
 
+def load(self, device, block_dim=None, **options):
+    """Module.load; on the simulated device it is noted, for `launch` in emulate.py."""
+    if isinstance(device, Device):
+        return LOADED.add(self.name)
+    return real_load(self, device, block_dim, **options)
+
+
 class Stream:
     """Torch's stream, for Warp."""
 
@@ -249,7 +258,7 @@ def install() -> None:
     """Puts the functions above in the place of Warp's."""
     wp._src.context.launch = launch  # launch_tiled calls that
     wp.get_device, wp.launch, wp.from_torch, wp.to_torch = get_device, launch, from_torch, to_torch
-    wp.device_from_torch = device_from_torch
+    wp.device_from_torch, wp.Module.load = device_from_torch, load
     wp.device_to_torch = lambda d: str(d) if isinstance(d, Device) else "cpu"
     wp.stream_from_torch = Stream
     wp.set_stream = lambda *args, **options: None
