@@ -1,4 +1,5 @@
-"""Symmetric networks on CUDA: two Warp kernels for a hidden layer and two for the last ones.
+"""Symmetric networks on CUDA: two Warp kernels for a hidden layer, one for the last gradients and
+one for columns in pairs.
 
 `SymmetricMLP.forward` is the same in torch operations, of which autograd makes four times as many
 launches. On the CPU torch is faster, since its operations take vector instructions and all threads.
@@ -105,43 +106,14 @@ def pair_gradient(
 
 
 @wp.func
-def last_product(
-    parts: wp.array3d[float],
-    even: wp.array2d[float],
-    bias: wp.array[float],
-    odd: wp.array2d[float],
-    i: int,
-    k: int,
-):
-    """Column k of the even and the odd part of f(x), side by side."""
+def column(even: wp.array2d[float], odd: wp.array2d[float], i: int, j: int):
+    """Column j of row i of two arrays side by side."""
     y = float(0.0)
-    if k < even.shape[0]:
-        for j in range(even.shape[1]):
-            y += parts[0, i, j] * even[k, j]
-        y += bias[k]
+    if j < even.shape[1]:
+        y = even[i, j]
     else:
-        for j in range(odd.shape[1]):
-            y += parts[1, i, j] * odd[k - even.shape[0], j]
+        y = odd[i, j - even.shape[1]]
     return y
-
-
-@wp.kernel(enable_backward=False)
-def last(
-    parts: wp.array3d[float],
-    even: wp.array2d[float],
-    bias: wp.array[float],
-    odd: wp.array2d[float],
-    first: wp.array[wp.int64],
-    second: wp.array[wp.int64],
-    scales: wp.array2d[float],
-    out: wp.array2d[float],
-):
-    """f(x) from the parts of the last hidden layer: its layers of few units, and `Pairs`."""
-    i, k = wp.tid()
-    y = last_product(parts, even, bias, odd, i, int(first[k])) * scales[0, k]
-    if scales[1, k] != 0.0:
-        y += last_product(parts, even, bias, odd, i, int(second[k])) * scales[1, k]
-    out[i, k] = y
 
 
 @wp.kernel(enable_backward=False)
@@ -182,16 +154,17 @@ def last_gradient(
 
 @wp.kernel(enable_backward=False)
 def combine(
-    x: wp.array2d[float],
+    even: wp.array2d[float],
+    odd: wp.array2d[float],
     first: wp.array[wp.int64],
     second: wp.array[wp.int64],
     scales: wp.array2d[float],
     out: wp.array2d[float],
 ):
-    """`Pairs` of the columns of x."""
+    """`Pairs` of the columns of two arrays side by side."""
     i, k = wp.tid()
-    y = x[i, int(first[k])] * scales[0, k]
-    out[i, k] = y + x[i, int(second[k])] * scales[1, k]
+    y = column(even, odd, i, int(first[k])) * scales[0, k]
+    out[i, k] = y + column(even, odd, i, int(second[k])) * scales[1, k]
 
 
 def runs_kernels(x: Tensor) -> bool:
@@ -203,10 +176,10 @@ def runs_kernels(x: Tensor) -> bool:
     return x.dtype == torch.float32 and not mixed and not x.requires_grad
 
 
-def combined(pairs: Any, x: Tensor) -> Tensor:
-    """`pairs` of x (n, ·)."""
-    out = x.new_empty(len(x), len(pairs.first))
-    launch(combine, tuple(out.shape), [x, *tables(pairs)], [out])
+def combined(pairs: Any, even: Tensor, odd: Tensor) -> Tensor:
+    """`pairs` of two tensors (n, ·) side by side."""
+    out = even.new_empty(len(even), len(pairs.first))
+    launch(combine, tuple(out.shape), [even, odd, *tables(pairs)], [out])
     return out
 
 
@@ -243,10 +216,11 @@ class SymmetricForward(torch.autograd.Function):
             parts = x.new_empty(2, *a.shape)
             launch(pair, tuple(a.shape), [net.kind, a, b, p.bias], [parts])
         ctx.parts = parts
-        even, odd, bias = last_weights(net)
-        out = x.new_empty(len(x), len(net.whole.first))
-        launch(last, tuple(out.shape), [parts, even, bias, odd, *tables(net.whole)], [out])
-        return out
+        layers = zip(net.last, parts, strict=True)
+        even, odd = (layer(part) if layer else part[:, :0] for layer, part in layers)
+        if all(net.last):
+            return combined(net.whole, even, odd)
+        return even if net.last[0] else odd
 
     @staticmethod
     @once_differentiable
@@ -257,7 +231,7 @@ class SymmetricForward(torch.autograd.Function):
         # of all layers side by side, so that one sum gives the gradients by all biases
         slopes = parts.new_empty(2, len(grad), ends[-1] + width)
         *by_hidden, halves = (slopes[:, :, i:j] for i, j in pairwise([*ends, slopes.shape[2]]))
-        (_, a, b), (even, odd, _) = ctx.layers[-1], last_weights(net)
+        (_, a, b), (even, odd) = ctx.layers[-1], last_weights(net)
         inputs = [net.kind, a, b, net.hidden[-1][0].bias, even, odd, *tables(net.split), grad]
         dim = len(grad), max(a.shape[1], grad.shape[1])
         launch(last_gradient, dim, inputs, [halves, by_hidden[-1]])
@@ -282,12 +256,11 @@ class SymmetricForward(torch.autograd.Function):
         return None, None, *(grads[parameter] for parameter in net.parameters())
 
 
-def last_weights(net: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights of the even and the odd part of f(x), and the even part's bias; empty without it."""
-    (hidden, _), (even, odd) = net.hidden[-1], net.last
+def last_weights(net: Any) -> list[Tensor]:
+    """Weights of the even and the odd part of f(x); empty where there is none."""
+    hidden, _ = net.hidden[-1]
     blank = hidden.weight.new_empty(0, hidden.out_features)
-    weights = (layer.weight if layer else blank for layer in (even, odd))
-    return *weights, even.bias if even else blank[:, 0]
+    return [layer.weight if layer else blank for layer in net.last]
 
 
 def tall_products(a: Tensor, b: Tensor) -> Tensor:
