@@ -92,9 +92,11 @@ def test_the_kernels_of_a_step_compile(task, tmp_path):
 @pytest.mark.simulated
 @pytest.mark.parametrize("arch", ARCHS)
 def test_the_kernels_of_the_physics_compile(arch, tmp_path):
-    """Those of MuJoCo Warp for the quadruped."""
-    line = [sys.executable, "tests/cuda/compile_sm90.py", "quadruped"]
-    env = os.environ | {"ARCH": str(arch), "WARP_CACHE_PATH": str(tmp_path)}
-    done = run_process(*line, env=env, timeout=1200)
-    assert done.returncode == 0 and "; 0 failed" in done.stdout, done.stdout + done.stderr
-    assert int(done.stdout.split(" modules with ")[0].split()[-1]) > 20
+    """Those of the quadruped's training: gpusim warm leaves each where Warp looks for it."""
+    line = [sys.executable, "-m", "gpusim_rl", "warm", "task=quadruped", f"arch={arch}"]
+    done = run_process(*line, env=os.environ | {"WARP_CACHE_PATH": str(tmp_path)}, timeout=1200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    binaries = [*tmp_path.rglob(f"*.sm{arch}*.cubin")]
+    assert len(binaries) == int(done.stdout.split(" modules of ")[0]) > 80
+    # no kernel of the physics is made for the CPU
+    assert not [*tmp_path.rglob("wp_mujoco_warp*.o")]
