@@ -1,9 +1,12 @@
 """One backward recurrence, A_t = δ_t + k_t A_{t+1}; an estimator is a choice of δ and k."""
 
-# The kernel is Warp's dialect of Python:
+# ruff: noqa: UP018 (in a kernel float(0.0) is a variable, 0.0 a constant)
+# The kernels are Warp's dialect of Python:
 # pyright: reportOperatorIssue=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUntypedFunctionDecorator=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportGeneralTypeIssues=false
+# pyright: reportAssignmentType=false
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -57,9 +60,48 @@ def gae(
     last state. A quarantined step has δ = 0: the step before it bootstraps from V(s_t), as at a
     time-out.
     """
+    if value.is_cuda:
+        return gae_by_kernel(reward, value, end_value, terminated, truncated, fault, gamma, lam)
     delta = reward + gamma * torch.where(terminated, 0.0, end_value) - value
     k = gamma * lam * (~(terminated | truncated | fault)).to(value.dtype)
     return recurrence(torch.where(fault, 0.0, delta), k)
+
+
+def gae_by_kernel(*rows: Tensor | float) -> Tensor:
+    """`gae` of the same arguments in one kernel."""
+    *columns, gamma, lam = rows
+    value: Any = columns[1]
+    rates = [x.view(1) if isinstance(x, Tensor) else value.new_full((1,), x) for x in (gamma, lam)]
+    out = torch.empty_like(value)
+    launch(gae_backward, value.shape[1], [*columns, *rates], [out])
+    return out
+
+
+@wp.kernel(enable_backward=False)
+def gae_backward(
+    reward: wp.array2d[float],
+    value: wp.array2d[float],
+    end_value: wp.array2d[float],
+    terminated: wp.array2d[wp.bool],
+    truncated: wp.array2d[wp.bool],
+    fault: wp.array2d[wp.bool],
+    gamma: wp.array[float],
+    lam: wp.array[float],
+    out: wp.array2d[float],
+):
+    """`gae` in one world."""
+    i = wp.tid()
+    steps = value.shape[0]
+    a = float(0.0)
+    for s in range(steps):
+        t = steps - 1 - s
+        delta = reward[t, i] - value[t, i]
+        if not terminated[t, i]:
+            delta += gamma[0] * end_value[t, i]
+        if not (terminated[t, i] or truncated[t, i]):
+            delta += gamma[0] * lam[0] * a
+        a = wp.where(fault[t, i], 0.0, delta)
+        out[t, i] = a
 
 
 def vtrace(
@@ -133,8 +175,47 @@ def end_values(
 
 def normalize_advantages(advantage: Tensor, valid: Tensor, group: ProcessGroup = SINGLE) -> Tensor:
     """(A - mean) / std over the valid samples of all processes; advantage and valid are (T, B)."""
+    if advantage.is_cuda:
+        return normalized_by_kernels(advantage, valid, group)
     # sums, not means: processes may have unequal numbers of valid samples
     count = group.all_reduce(valid.sum()).clamp(min=1)
     mean = group.all_reduce((advantage * valid).sum()) / count
     var = group.all_reduce(((advantage - mean) ** 2 * valid).sum()) / count
     return (advantage - mean) / (var.sqrt() + 1e-8)
+
+
+def normalized_by_kernels(advantage: Tensor, valid: Tensor, group: ProcessGroup) -> Tensor:
+    """`normalize_advantages` in two kernels and a sum, of squares in float64."""
+    parts = advantage.new_empty(advantage.shape[1], 3, dtype=torch.float64)
+    launch(add_moments, len(parts), [advantage, valid], [parts])
+    inputs, out = [advantage, group.all_reduce(parts.sum(0))], torch.empty_like(advantage)
+    launch(standardize, tuple(out.shape), inputs, [out])
+    return out
+
+
+@wp.kernel(enable_backward=False)
+def add_moments(
+    advantage: wp.array2d[float], valid: wp.array2d[float], sums: wp.array2d[wp.float64]
+):
+    """The number of valid samples of a world, and the sums of A and A² over them."""
+    i = wp.tid()
+    count, total, square = wp.float64(0.0), wp.float64(0.0), wp.float64(0.0)
+    for t in range(advantage.shape[0]):
+        if valid[t, i] > 0.0:
+            a = wp.float64(advantage[t, i])
+            count += wp.float64(1.0)
+            total += a
+            square += a * a
+    sums[i, 0] = count
+    sums[i, 1] = total
+    sums[i, 2] = square
+
+
+@wp.kernel(enable_backward=False)
+def standardize(advantage: wp.array2d[float], sums: wp.array[wp.float64], out: wp.array2d[float]):
+    """(A - mean) / std from the sums of all processes."""
+    t, i = wp.tid()
+    n = wp.max(sums[0], wp.float64(1.0))
+    mean = sums[1] / n
+    std = wp.sqrt(wp.max(sums[2] / n - mean * mean, wp.float64(0.0)))
+    out[t, i] = (advantage[t, i] - float(mean)) / (float(std) + 1e-8)

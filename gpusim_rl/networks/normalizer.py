@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.symmetry import MirrorModule
 from gpusim_rl.networks import normalizer_kernels
+from gpusim_rl.networks.symmetric_kernels import runs_kernels
 
 
 # Why: docs/decisions/networks.md
@@ -36,6 +37,8 @@ class Normalizer(nn.Module):
         self.register_buffer("count", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
+        if runs_kernels(x):
+            return normalizer_kernels.forward(x, self.mean, self.var, self.clamp, self.parts)
         # 1e-4: a column that hardly varies is not blown up
         x = ((x - self.mean) * torch.rsqrt(self.var + 1e-4)).clamp(-self.clamp, self.clamp)
         return self.parts(x) if self.parts else x

@@ -1,4 +1,4 @@
-"""`Normalizer.update` on CUDA: three Warp kernels and two sums, in an order that does not change.
+"""`Normalizer` on CUDA: one Warp kernel forward; three and two sums, in a fixed order, to update.
 
 On the CPU torch is faster, since its operations take vector instructions and all threads.
 """
@@ -13,6 +13,7 @@ On the CPU torch is faster, since its operations take vector instructions and al
 
 from typing import Any
 
+import torch
 import warp as wp
 from torch import Tensor
 
@@ -20,7 +21,38 @@ from gpusim_rl.core.distributed import ProcessGroup
 from gpusim_rl.core.streams import launch
 from gpusim_rl.core.symmetry import MirrorModule
 
+# A fused product and sum would round one of two mirrored terms, and not the other.
+wp.set_module_options({"fuse_fp": False})
 ROWS = 32  # whose numbers one thread adds: neighbors read neighboring columns
+
+
+@wp.func
+def normal(x: float, mean: float, var: float, clamp: float):
+    """(x - mean) / std, clamped."""
+    return wp.clamp((x - mean) * (1.0 / wp.sqrt(var + 1e-4)), -clamp, clamp)
+
+
+@wp.kernel(enable_backward=False)
+def normalize(
+    x: wp.array2d[float],
+    mean: wp.array[float],
+    var: wp.array[float],
+    clamp: float,
+    first: wp.array[wp.int64],
+    second: wp.array[wp.int64],
+    scales: wp.array2d[float],
+    out: wp.array2d[float],
+):
+    """`Normalizer.forward`: normalized columns, or `Pairs` of them."""
+    i, k = wp.tid()
+    j = k
+    if scales.shape[1] > 0:
+        j = int(first[k])
+    y = normal(x[i, j], mean[j], var[j], clamp)
+    if scales.shape[1] > 0:
+        j = int(second[k])
+        y = y * scales[0, k] + normal(x[i, j], mean[j], var[j], clamp) * scales[1, k]
+    out[i, k] = y
 
 
 @wp.kernel(enable_backward=False)
@@ -103,6 +135,18 @@ def merge(
         count[0] += n
 
 
+def forward(x: Tensor, mean: Tensor, var: Tensor, clamp: float, pairs: Any | None = None) -> Tensor:
+    """(…, n) normalized x (…, width), combined to `pairs` if there are any."""
+    none = mean.new_empty(0, dtype=torch.int64)
+    entries = [none, none, mean.new_empty(2, 0)]
+    if pairs:
+        entries = [pairs.first, pairs.second, pairs.scales]
+    rows = x.reshape(-1, x.shape[-1])
+    out = rows.new_empty(len(rows), len(pairs.first) if pairs else rows.shape[1])
+    launch(normalize, tuple(out.shape), [rows, mean, var, clamp, *entries], [out])
+    return out.view(*x.shape[:-1], -1)
+
+
 def update(
     buffers: tuple[Tensor, Tensor, Tensor],
     x: Tensor,
@@ -113,7 +157,7 @@ def update(
     """Merge rows x (N, width) where valid (N,) into mean, variance and count. In place."""
     (mean, var, count), (n, width) = buffers, x.shape
     chunks, count = -(-n // ROWS), count.view(1)
-    images: list[Any] = [valid.new_empty(0).long(), x.new_empty(0)]
+    images: list[Any] = [x.new_empty(0, dtype=torch.int64), x.new_empty(0)]
     if mirror:
         images = [mirror.order, mirror.signs]
     parts, share = x.new_empty(chunks, width + 1), x.new_empty(1)

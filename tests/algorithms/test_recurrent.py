@@ -78,7 +78,8 @@ def test_a_minibatch_holds_whole_worlds():
     taken = remembering(16, num_minibatches=4, update_epochs=3).learner.minibatches
     worlds = torch.arange(16)
     count = torch.zeros((), dtype=torch.int64)
-    order = taken.shuffle(Rng(1, worlds), count).view(3, 4, 8, 4)  # epoch, minibatch, step, world
+    taken.shuffle(Rng(1, worlds), count)
+    order = taken.order.view(3, 4, 8, 4)  # epoch, minibatch, step, world
     assert torch.equal(order // 16, torch.arange(8)[:, None].expand_as(order))
     who = order % 16
     assert (who == who[:, :, :1]).all()
@@ -87,7 +88,8 @@ def test_a_minibatch_holds_whole_worlds():
     parts = []
     for rank in (0, 1):
         half = remembering(8, num_minibatches=4, update_epochs=3).learner.minibatches
-        rows = half.shuffle(Rng(1, worlds[8 * rank : 8 * rank + 8]), count).view(3, 4, 8, 2)
+        half.shuffle(Rng(1, worlds[8 * rank : 8 * rank + 8]), count)
+        rows = half.order.view(3, 4, 8, 2)
         parts.append(rows % 8 + 8 * rank)
     assert torch.equal(torch.cat(parts, 3), who)
 

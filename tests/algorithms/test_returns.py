@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from gpusim_rl.algorithms.returns import gae, recurrence, vtrace
+from gpusim_rl.algorithms.returns import (
+    gae,
+    gae_by_kernel,
+    normalize_advantages,
+    normalized_by_kernels,
+    recurrence,
+    vtrace,
+)
+from gpusim_rl.core.distributed import SINGLE
 from gpusim_rl.core.graphs import record as record_graph
 
 T, B = 40, 12
@@ -55,6 +63,25 @@ def test_gae_by_brute_force(gamma, lam):
         [[brute(r, t, b, gamma, lam) for b in range(B)] for t in range(T)], dtype=torch.float64
     )
     torch.testing.assert_close(gae(**r, gamma=gamma, lam=lam), want, rtol=0, atol=1e-12)
+
+
+def test_the_kernel_is_gae():
+    """The kernel of CUDA, run on the CPU, is torch's formula; no value of a terminal state is."""
+    r = record()
+    want, rates = gae(**r, gamma=0.97, lam=0.9), (torch.tensor(0.97), 0.9)
+    r["end_value"][r["terminated"] | r["fault"]] = torch.nan
+    columns = (x.float() if x.is_floating_point() else x for x in r.values())
+    ours = gae_by_kernel(*columns, *rates)
+    torch.testing.assert_close(ours.double(), want, rtol=0, atol=1e-5)
+
+
+def test_kernels_normalize_as_torch():
+    """Advantages of valid samples are normalized as in torch, also far from zero."""
+    advantage = 100 + torch.randn(9, 40, generator=torch.Generator().manual_seed(1))
+    for valid in (torch.rand(9, 40) < 0.8, torch.ones(9, 40)):
+        want = normalize_advantages(advantage.double(), valid.double())
+        ours = normalized_by_kernels(advantage, valid.float(), SINGLE)[valid > 0]
+        torch.testing.assert_close(ours.double(), want[valid > 0], rtol=0, atol=1e-4)
 
 
 def test_terminal_value_is_never_used():

@@ -10,6 +10,7 @@ from gpusim_rl.core.distributed import SINGLE
 from gpusim_rl.core.symmetry import Flip, MirrorModule
 from gpusim_rl.networks import normalizer_kernels
 from gpusim_rl.networks.normalizer import Normalizer
+from gpusim_rl.networks.symmetric import EvenOddSplit
 
 KERNELS = pytest.mark.parametrize("kernels", [False, True])  # those of CUDA
 
@@ -62,6 +63,17 @@ def test_kernels_mirror_as_torch():
     torch.testing.assert_close(dict(ours.named_buffers()), dict(theirs.named_buffers()))
     assert torch.equal(ours.mean, mirror(ours.mean)) and ours.mean[0].abs() > 0.1
     assert torch.equal(ours.var, ours.var[mirror.order]) and ours.mean[2] == 0
+
+
+def test_kernel_normalizes_as_torch():
+    """Forward, the kernel of CUDA gives what torch does, split to even and odd parts or not."""
+    split = EvenOddSplit(Flip((1, 0, 2), (1.0, 1.0, -1.0)))
+    for parts in (None, split):
+        normalizer, x = Normalizer(3, clamp=2.0, parts=parts), torch.randn(4, 5, 3)
+        normalizer.update(x[0] + 1, torch.ones(5, dtype=torch.bool))
+        mean, var = normalizer.mean, normalizer.var
+        ours = normalizer_kernels.forward(x, mean, var, 2.0, parts)
+        torch.testing.assert_close(ours, normalizer(x))
 
 
 @KERNELS

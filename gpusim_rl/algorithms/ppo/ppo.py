@@ -124,8 +124,8 @@ class PPO:
             correction=self.correction,
             group=self.group,
         )
-        order = self.minibatches.shuffle(self.rng, self.spec.iteration)
-        self.minibatches.fill(samples, rollout.memory, order)
+        self.minibatches.shuffle(self.rng, self.spec.iteration)
+        self.minibatches.fill(samples, rollout.memory)
         self.stats.zero_()
         self.skips[SKIPPED_NOW].zero_()
 

@@ -133,9 +133,10 @@ class Minibatches:
         self._originals, self._images = self.batch.rows[:n], self.batch.rows[n:]
         self.order = torch.zeros(self.count, n, dtype=torch.int64, device=device)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
+        self._worlds = torch.arange(self.num_rows, device=device)[:, None]
 
-    def fill(self, samples: dict[str, Tensor], first: dict[str, Tensor], order: Tensor) -> None:
-        """Pack samples (T, B, …), to be taken in an order (count, n) from its first row. In place.
+    def fill(self, samples: dict[str, Tensor], first: dict[str, Tensor]) -> None:
+        """Pack samples (T, B, …), to be taken from the first row of `order` on. In place.
 
         Of `first`, the policy's memory before the rollout, and of `beside` no copy is made.
         """
@@ -143,7 +144,6 @@ class Minibatches:
         rows = {name: x.flatten(0, 1) for name, x in samples.items()}
         self.beside = {name: rows.pop(name) for name in samples if name not in self.samples.columns}
         packed(rows, out=self.samples.rows)
-        self.order.copy_(order)
         self._next.zero_()
 
     def take(self) -> None:
@@ -159,8 +159,8 @@ class Minibatches:
         self._next += 1
 
     # Why: docs/decisions/ppo.md
-    def shuffle(self, rng: Rng, iteration: Tensor) -> Tensor:
-        """(count, n) int64: a random order of the samples for each epoch.
+    def shuffle(self, rng: Rng, iteration: Tensor) -> None:
+        """Write a random order of the samples for each epoch to `order`. In place.
 
         Every minibatch has as many samples of each world, on whichever process it is. With memory
         the order is one of whole worlds, T rows of each, time first.
@@ -169,10 +169,12 @@ class Minibatches:
         if self.first:
             worlds = draw_worlds(rng, name, iteration, epochs, parts, self.num_rows)
             steps = torch.arange(self.num_steps, device=worlds.device)[:, None] * self.num_rows
-            return (steps + worlds[:, None]).flatten(1)
+            torch.add(steps, worlds[:, None], out=self.order.view(self.count, *steps.shape[:1], -1))
+            return
         steps = rng.permutations(name, iteration, epochs, self.num_steps)  # (epochs, B, T)
-        rows = steps * self.num_rows + torch.arange(self.num_rows, device=steps.device)[:, None]
-        return rows.view(epochs, self.num_rows, parts, -1).transpose(1, 2).reshape(self.count, -1)
+        steps = steps.view(epochs, self.num_rows, parts, -1).transpose(1, 2)
+        order = self.order.view(steps.shape)
+        torch.add(self._worlds, steps, alpha=self.num_rows, out=order)
 
 
 def draw_worlds(
