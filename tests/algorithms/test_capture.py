@@ -115,7 +115,7 @@ def test_a_read_anywhere_is_caught(ppo, monkeypatch, where):
         "sim.fault": (ppo.env.sim, "fault"),
         "minibatch": (ppo.learner, "_minibatch"),
         "normalizer": (ppo.policy.critic_normalizer, "update"),
-        "optimizer": (ppo.learner.optimizer, "step"),
+        "optimizer": (ppo.learner.optimizer, "move"),
     }[where]
     method = getattr(owner, name)
 

@@ -569,6 +569,8 @@ def test_what_is_no_number_is_counted(what, value):
         sample = fused._sample
 
         class Sample:
+            set_param_at_index_from_ctype = sample.set_param_at_index_from_ctype
+
             def launch(self, stream):
                 sample.launch(stream)
                 fused.grad_mean[3, 2] = value

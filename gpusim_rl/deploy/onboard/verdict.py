@@ -57,8 +57,8 @@ def read_verdict(data: bytes) -> Json | None:
 
 def difference(verdict: Json) -> str:
     """How a verdict was made otherwise than usual, in words; "" if it was not."""
-    changed = verdict.get("changed") or {}
-    if changed.get("quick"):
+    changed = verdict.get("changed")
+    if isinstance(changed, dict) and changed.get("quick"):
         return "by the quick gate, which proves nothing"
     return "with other limits or scenarios than usual" if changed else ""
 
