@@ -39,7 +39,6 @@ LISTED = {
     "python play.py onnx=policy.onnx mode=serve serve.host=0.0.0.0 serve.token_file=token": ENDLESS,
     "make gpu-test": GPU,
     "make gpu-check": GPU,
-    "make cuda-test": LONG,
     "make dist": WHEEL,
     "torchrun --standalone --nproc-per-node=2 --max-restarts=3 train.py auto_resume=true "
     "run_dir=runs/two": LONG,
