@@ -47,7 +47,8 @@ class Plain:
         settings = {k: x for k, x in vars(learner.cfg).items() if isinstance(x, Tensor)}
         cfg = replace(learner.cfg, **{name: x.item() for name, x in settings.items()})
         samples = self.samples()
-        order = learner.minibatches.shuffle(learner.rng, learner.spec.iteration)
+        learner.minibatches.shuffle(learner.rng, learner.spec.iteration)
+        order = learner.minibatches.order
         for rows in order:
             self.minibatch(tuple(x[rows] for x in samples), cfg)
         everything = torch.ones(self.ppo.size, dtype=torch.bool, device=order.device)

@@ -1,6 +1,5 @@
 """MuJoCo Warp: every world on the GPU, or on the CPU for tests."""
 
-import math
 from functools import partial
 from operator import attrgetter
 
@@ -14,12 +13,14 @@ from gpusim_rl.core.graphs import capture
 from gpusim_rl.core.streams import launch, start_warp, warp_stream
 from gpusim_rl.sim import data_sensors, kernels
 from gpusim_rl.sim.base import LIMIT, STATE, Sim, with_derived
+from gpusim_rl.sim.capacity import pool_size
 from gpusim_rl.sim.warp_model import (
     accepted,
-    make_data,
+    capacities,
     only_kinematic_sensors,
     put_model,
     share_buffer,
+    with_possible_jacobian,
 )
 
 # ruff: noqa: UP018, RUF046 (in a kernel int(0) is a variable, 0 a constant)
@@ -138,7 +139,17 @@ class Warp(Sim):
         self._torch_device = torch.device(wp.device_to_torch(self._device))
         with self._scope():
             self.m = put_model(mjm, num_envs, fields)
-            self.d = make_data(self.m, mjm, num_envs, naconmax, njmax, fields)
+        contacts, njmax, poses = capacities(mjm, num_envs, naconmax, njmax, fields)
+        if not self._device.is_cpu:
+            options = {"conditional": False, "deterministic": deterministic, "graph": False}
+            options |= {"fields": fields, "naconmax": contacts, "njmax": njmax}
+            twin = partial(Warp, mjm, 1, **options)
+            kernels.load(kernels.launches_of(twin, self._device), self._device)
+        with self._scope():
+            possible = with_possible_jacobian(mjm)
+            if poses is not None:
+                naconmax = pool_size(self.m, possible, contacts, poses, num_envs)
+            self.d = mjw.make_data(possible, num_envs, naconmax=naconmax, njmax=njmax)
         # Why: docs/decisions/sims.md
         # Outside a CUDA capture, capture_while copies a counter to the host before every solver
         # iteration. A fixed number of launches gives the same bits (a converged world skips them)
@@ -150,11 +161,6 @@ class Warp(Sim):
         self._ground = slice(int(mjm.body_geomnum[0]))  # geoms of the world body
         self._kinematic = only_kinematic_sensors(mjm)
         self._fields = data_sensors.data_sensors(mjm)
-        if not self._device.is_cpu:
-            options = {"naconmax": math.ceil(self.d.naconmax / num_envs), "njmax": self.d.njmax}
-            options |= {"conditional": False, "deterministic": deterministic, "graph": False}
-            twin = partial(Warp, mjm, 1, fields=fields, **options)
-            kernels.load(kernels.launches_of(twin, self._device), self._device)
         self._allocate(num_envs, fields)
         self._advance, self._sense = (
             capture(fn, self._torch_device, kernels=True, on=graph)

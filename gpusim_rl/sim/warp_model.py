@@ -11,7 +11,7 @@ import warp as wp
 from torch import Tensor
 
 from gpusim_rl.sim.base import OPTIONS
-from gpusim_rl.sim.capacity import pool_size, probe
+from gpusim_rl.sim.capacity import probe
 from gpusim_rl.sim.data_sensors import sensor_types
 
 LARGEST_DENSE = 60  # degrees of freedom, above which MuJoCo Warp refuses a dense Jacobian
@@ -64,28 +64,27 @@ def put_model(mjm: mujoco.MjModel, num_envs: int, fields: tuple[str, ...]) -> mj
     return m
 
 
-def make_data(
-    m: mjw.Model,
+def capacities(
     mjm: mujoco.MjModel,
     num_envs: int,
     naconmax: int | None,
     njmax: int | None,
     fields: tuple[str, ...],
-) -> mjw.Data:
-    """The data of num_envs worlds. A capacity that is None comes from a probe of the model.
+) -> tuple[int, int, np.ndarray | None]:
+    """Contacts and rows per world. What is None comes from a probe of the model in MuJoCo C.
 
-    Where geoms have a pose per world among `fields`, the probe has seen one of many grounds, and
-    twice as much is taken.
+    Without naconmax, the poses (P, nq) of the probe follow, for `pool_size`. Where geoms have a
+    pose per world among `fields`, the probe has seen one of many grounds, and twice as much is
+    taken.
     """
-    loaded, mjm = mjm, with_possible_jacobian(mjm)
-    if naconmax is None or njmax is None:
-        contacts, rows, poses = probe(loaded)  # in MuJoCo C
-        if "geom_pos" in fields:
-            contacts, rows = 2 * contacts, 2 * rows
-        if naconmax is None:
-            naconmax = pool_size(m, mjm, contacts, poses, num_envs)
-        njmax = rows if njmax is None else njmax
-    return mjw.make_data(mjm, num_envs, naconmax=naconmax, njmax=njmax)
+    given = 0 if naconmax is None else math.ceil(naconmax / num_envs)
+    if given and njmax is not None:
+        return given, njmax, None
+    contacts, rows, poses = probe(mjm)
+    if "geom_pos" in fields:
+        contacts, rows = 2 * contacts, 2 * rows
+    rows = rows if njmax is None else njmax
+    return (given, rows, None) if given else (contacts, rows, poses)
 
 
 def share_buffer(d: mjw.Data, names: tuple[str, ...]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
