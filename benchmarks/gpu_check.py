@@ -1,15 +1,17 @@
-"""The first minutes with a GPU, from imports to a robot that walks.
+"""What a new GPU does: equal bits, speed, and the robots that learn, in at most 12 minutes.
 
-    python -m benchmarks.gpu_check [out=gpu-check] [worlds=N] [simulated=true] [only=[STEP,…]]
+    python -m benchmarks.gpu_check [out=gpu-check] [only=[STEP,…]]
+    python -m benchmarks.gpu_check simulated=true 'more=["num_envs=8","iterations=2"]'
 
 Each step is a process of its own with its own limit, and a step that fails stops none after it. All
-limits together are 17 minutes; `only` runs some steps. After each step, `gpu_check.json` and
-`gpu_check.md` in `out` say what became of it: its command, seconds, exit code and last lines. They
-also say how many kernel modules it compiled because the cache lacked them. `worlds` makes the
-number of worlds of trainings and of the benchmark at most N. `simulated` runs on the simulated CUDA
-runtime (tests/cuda/README.md) with ten times the limits. It leaves out the steps `reads` and
-`walks`, which need a GPU's times, and `loops`, whose graphs have nodes that only a GPU runs. Exits
-with 1 if a step failed.
+limits together are 12 minutes; `only` runs some steps. A training that reaches its limit is asked
+to end, as by Ctrl-C, and so keeps a checkpoint. All files lie in `out`. After each step,
+`gpu_check.json` and `gpu_check.md` there say what became of it: its command, seconds, exit code and
+last lines. They also say how many kernel modules it compiled because the cache lacked them.
+
+`more` are words that come last in the command lines of trainings and measurements. `simulated`
+runs on the simulated CUDA runtime (tests/cuda/README.md) with twenty times the limits. Steps `go1`
+and `g1` need mjlab, whose models they train. Exits with 1 if a step failed.
 """
 
 import json
@@ -24,18 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import program
-from gpusim_rl.core.errors import exit_with_error
 from tests.worlds import ROOT
 
-TRAIN = ("train.py", "device=cuda", "log=none")
-SHORT = ("episodes=16", "export=none", "report=false")
+TRAIN = ("train.py", "device=cuda", "log=none", "report=false")
 TESTS = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "tests/test_gpu.py", "-k")
-BENCH = ("-m", "benchmarks.levels", "task=quadruped", "device=cuda", "repeats=3", "seconds=2")
 IMPORTS = "import gpusim_rl.training.trainer, mujoco_warp, torch; assert torch.cuda.is_available()"
 READ = "import json; from gpusim_rl.core.provenance import versions; print(json.dumps(versions()))"
 WITHOUT_GRAPH = "runs without a graph"
-REAL = ("loops", "reads", "walks")  # steps that need a GPU
-SLOWER = 10  # times that the simulation may take
+SLOWER = 20  # times that the simulation may take
+FAREWELL = 20  # s, in which a training that is asked to end writes its checkpoint
 
 
 @dataclass
@@ -43,9 +42,8 @@ class Step:
     """A command, and what became of it.
 
     Args:
-        words: of Python's command line.
         limit_s: when it is ended.
-        worlds: the value of num_envs that is appended; 0 for none.
+        words: of Python's command line.
         command: the whole command line.
         code: exit code; negative if a signal ended it.
         compiled: kernel modules that the cache lacked.
@@ -56,7 +54,6 @@ class Step:
     name: str
     limit_s: float
     words: tuple[str, ...]
-    worlds: int = 0
     command: str = ""
     code: int = 0
     seconds: float = 0.0
@@ -66,27 +63,29 @@ class Step:
 
 
 def steps(folder: Path) -> list[Step]:
-    """All of them, in the order of what fails first."""
-    runs = folder / "trainings"
-    run = f"run_dir={runs}"
-    cartpole, quadruped = (*TRAIN, "task=cartpole"), (*TRAIN, "task=quadruped")
-    eager = (*quadruped, "graph=off")
-    many = (*quadruped, "iterations=20", "save_every=1", *SHORT)
-    pieces = "auto or noise or fused or test_graphs or control_step or no_memory"
-    bench = (*BENCH, "num_steps=24", f"out={folder}/bench.json")
+    """All of them, in the order of what matters most."""
+
+    def train(name: str, limit_s: float, *words: str) -> Step:
+        return Step(name, limit_s, (*TRAIN, f"run_dir={folder / name}", *words))
+
+    walk = ("task=quadruped", "stop_at=0.95")
+    levels = ("-m", "benchmarks.levels", "task=quadruped", "device=cuda", "repeats=2", "seconds=2")
+    parts = ("-m", "benchmarks.cuda_parts", "task=quadruped", f"out={folder / 'parts.json'}")
     return [
-        Step("imports", 60, ("-c", IMPORTS)),
-        Step("cartpole", 60, (*cartpole, "iterations=8", *SHORT, f"{run}/cartpole")),
-        Step("pieces", 90, (*TESTS, pieces)),
-        Step("equal", 120, (*TESTS, "captured_is_eager and not conditional")),
-        Step("loops", 60, (*TESTS, "conditional")),
-        Step("reads", 90, (*TESTS, "reads_nothing or read_nothing or profiler")),
-        Step("eager", 90, (*eager, "iterations=100", *SHORT, f"{run}/eager"), 4096),
-        Step("many", 60, (*many, f"{run}/many"), 16384),
-        Step("again", 60, (*many, f"{run}/again"), 16384),
-        Step("speed", 120, bench, 4096),
-        Step("resume", 60, (*TRAIN, f"resume={runs}/cartpole", "iterations=12")),
-        Step("walks", 120, (*TESTS, "walks_within_a_minute")),
+        Step("imports", 40, ("-c", IMPORTS)),
+        train("walk-1", 90, *walk, "seed=1"),
+        train("walk-2", 30, *walk, "seed=2"),
+        train("walk-3", 30, *walk, "seed=3"),
+        Step("equal", 60, (*TESTS, "captured_is_eager and not conditional")),
+        Step("speed", 60, (*levels, f"out={folder / 'speed.json'}")),
+        Step("parts", 30, parts),
+        train("many", 30, "task=quadruped", "num_envs=16384", "iterations=20", "export=none"),
+        train("robot", 110, "task=quadruped", "recipe=robot", "gate=true"),
+        train("rough", 60, "task=quadruped_rough"),
+        train("go1", 40, "task=quadruped", "robot=go1"),
+        train("humanoid", 50, "task=humanoid"),
+        train("g1", 50, "task=humanoid", "robot=g1"),
+        train("sac", 40, "task=quadruped", "algo=sac"),
     ]
 
 
@@ -96,12 +95,12 @@ def modules() -> int:
     return sum(1 for ending in ("cubin", "ptx") for _ in cache.rglob(f"*.{ending}"))
 
 
-def command(step: Step, worlds: int, simulated: bool) -> list[str]:
-    """The whole command line of a step."""
+def command(step: Step, more: list[str], simulated: bool) -> list[str]:
+    """The whole command line of a step; more: words for train.py, which win."""
     words = [*step.words]
-    begins = words[0] == "train.py" and not any(word.startswith("resume=") for word in words)
-    if step.worlds or (worlds and begins):
-        words.append(f"num_envs={min(filter(None, (step.worlds, worlds)))}")
+    if words[0] == "train.py" or words[1].startswith("benchmarks."):
+        given = [word.partition("=")[0] for word in more]
+        words = [word for word in words if word.partition("=")[0] not in given] + more
     if not simulated:
         return [sys.executable, *words]
     if words[:2] == ["-m", "pytest"]:
@@ -126,8 +125,7 @@ def run(step: Step, line: list[str], slower: float = 1) -> None:
         step.code = process.returncode
         step.problem = f"exit code {step.code}" if step.code else ""
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
+        said = end(process)
         step.code, step.problem = process.returncode, f"longer than {limit:g} s"
     except BaseException:  # Ctrl-C
         os.killpg(process.pid, signal.SIGKILL)
@@ -136,6 +134,17 @@ def run(step: Step, line: list[str], slower: float = 1) -> None:
     step.said = "\n".join(said.splitlines()[-40:])
     if not step.problem and WITHOUT_GRAPH in said:
         step.problem = next(line for line in said.splitlines() if WITHOUT_GRAPH in line)
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    """End a process and those that it began, at once if it does not when asked. Its output."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        said, _ = process.communicate(timeout=FAREWELL)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate()
+    return said
 
 
 def versions() -> dict[str, str]:
@@ -158,26 +167,23 @@ def write(folder: Path, done: list[Step], known: dict[str, str]) -> None:
         rows.append(f"| {step.name} | {result} | {step.seconds} | {step.compiled} |")
     text = "\n".join(f"- {name}: {value}" for name, value in known.items())
     last = [f"## {x.name}\n\n```text\n$ {x.command}\n{x.said}\n```" for x in done]
-    page = ["# First check of a GPU", text, "\n".join(rows), *last]
+    page = ["# Check of a GPU", text, "\n".join(rows), *last]
     (folder / "gpu_check.md").write_text("\n\n".join(page) + "\n")
 
 
 def main(words: list[str]) -> int:
     """Run the steps. Returns how many failed."""
     names = [step.name for step in steps(Path())]
-    keys = dict(worlds=0, simulated=False, only=names)
+    keys = dict(more=list[str](), simulated=False, only=names)
     own = program.read_keys(__doc__, words, **keys, out="gpu-check")
     program.choose(own.only, names)
     folder = Path(own.out).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    left_out = REAL if own.simulated else ()
-    chosen = [x for x in steps(folder) if x.name in own.only and x.name not in left_out]
-    if not chosen:
-        exit_with_error(f"only={', '.join(own.only)}: the simulation does not run these")
+    chosen = [x for x in steps(folder) if x.name in own.only]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step ends, too
     known = versions()
     for number, step in enumerate(chosen, 1):
-        line = command(step, own.worlds, own.simulated)
+        line = command(step, own.more, own.simulated)
         print(f"{number}/{len(chosen)} {step.name}: {' '.join(line)}", flush=True)
         try:
             run(step, line, SLOWER if own.simulated else 1)
