@@ -172,6 +172,7 @@ PLAY = {
     "mode=evaluate video=w.mp4": "video=w.mp4 needs mode=video",
     "demo video=": "video=: expected a name that ends in .mp4",
     "demo mode=evaluate": "mode=evaluate: the demo is shown by mode=viewer, video or web",
+    "demo mode=export export=network": "export=network needs run=, not onnx=",
     "demo run=a": "run=a: the demo shows its own policy",
     "run=nowhere": "nowhere is not a run directory: it has no config.yaml",
     "mode=record run=x": "mode=record needs out=FILE.safetensors",

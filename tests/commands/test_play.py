@@ -152,6 +152,14 @@ def test_the_demo_is_shown_as_another_policy(line, film, monkeypatch):
     assert [(x["onnx"], x["video"]) for x in shown] == [(str(play_mode.DEMO), film)]
 
 
+@pytest.mark.parametrize("line, name", [("", "demo.onnx"), ("out=walk.onnx", "walk.onnx")])
+def test_the_demo_as_a_file(here, line, name, capsys):
+    """mode=export copies it, with its verdict."""
+    play.main(["demo", "mode=export", *line.split()])
+    assert capsys.readouterr().out == f"wrote {name}\n"
+    assert (here / name).read_bytes() == play_mode.DEMO.read_bytes()
+
+
 def test_command_of_another_width(here, trained, capsys):
     """One line, from a run and from a file."""
     for source in (f"run={trained}", f"onnx={trained}/policy.onnx"):
