@@ -40,6 +40,11 @@ TRAIN = {
     "task=walk": "unknown task 'walk': choose one of ant, cartpole, drone",
     "log=wandbb": "unknown log 'wandbb': choose one of auto, mlflow, none, tensorboard, wandb",
     "nun_envs=4": "unknown key 'nun_envs': did you mean num_envs",
+    "lr=1": "unknown key 'lr': did you mean algo.learning_rate?",
+    "algo.lr=1": "unknown key 'algo.lr': did you mean algo.learning_rate?",
+    "total_timesteps=9": "unknown key 'total_timesteps': did you mean iterations?",
+    "algo=sac buffer_size=9": "unknown key 'buffer_size': did you mean algo.replay?",
+    "algo=sac tau=1": "unknown key 'tau': did you mean task or algo.tau or start?",
     "task.weights.velocty=1": "unknown key 'task.weights.velocty': did you mean "
     "task.weights.velocity",
     "num_envs=0": "num_envs=0: expected a whole number from 1 to",
