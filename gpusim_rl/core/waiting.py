@@ -31,14 +31,18 @@ def progress(doing: str, say: Say = print_now) -> Generator[Callable[[float], No
             task = bar.add_task(escape(doing), total=1.0)
             yield lambda done: bar.update(task, completed=done)
         return
-    begun = last = time.monotonic()
+    last, begun = time.monotonic(), None
 
     def tell(done: float) -> None:
-        nonlocal last
+        nonlocal last, begun
         now = time.monotonic()
+        # the first step tells no pace: it may compile
+        begun = begun or (now, done)
+        passed, share = now - begun[0], done - begun[1]
         if now - last >= EVERY:
-            left, last = clock((now - begun) * (1 - done) / done), now
-            say(f"{doing}: {done:.0%}, {left} left")
+            left = f", {clock(passed * (1 - done) / share)} left" if share > 0 else ""
+            last = now
+            say(f"{doing}: {done:.0%}{left}")
 
     yield tell
 

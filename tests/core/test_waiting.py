@@ -19,6 +19,16 @@ def test_counted_steps_say_how_far_they_are(monkeypatch):
     ]
 
 
+def test_a_first_step_that_compiles_is_no_pace(monkeypatch):
+    """What is left is told from the steps after it."""
+    seconds, lines = iter([0.0, 90.0, 95.0, 101.0]), []
+    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
+    with waiting.progress("checking", lines.append) as tell:
+        for done in (0.01, 0.05, 0.12):
+            tell(done)
+    assert lines == ["checking: 1%", "checking: 12%, 1:28 left"]
+
+
 def test_work_of_unknown_length_says_that_it_goes_on(monkeypatch):
     """There are lines while it goes on, none after it, and none of what is short."""
     monkeypatch.setattr(waiting, "EVERY", 0.05)
