@@ -19,7 +19,7 @@ BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 # the tests that need no more than this machine
 HERE   := not gpu and not simulated and not matrix
-PIP    := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 # the name of a comma in arguments of functions
 , := ,
@@ -108,19 +108,27 @@ docs: $(call parts,docs)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 
 # the package for other environments: its source, and the wheel that is built from that
-dist: $(call parts,dist)
+dist: $(VENV)/.build
 	$(BIN)/python -m build --outdir dist $(ARGS)
+
+# nothing of the package itself: it is built in an environment of its own
+$(VENV)/.build: | $(BIN)/pip
+	$(PIP) install 'build>=1.2,<2'
+	@touch $@
 
 check: $(call parts,dev)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-$(TORCH_READY):
+# pip comes last: an environment without it is made again
+$(BIN)/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed: make PYTHON=python3.12 …")'
+	$(PYTHON) -m venv $(VENV)
+
+$(TORCH_READY): | $(BIN)/pip
 	@if [ -n "$(CPU)" ] && [ -d $(VENV)/lib/python3.*/site-packages/nvidia ]; then \
 	  echo "error: $(VENV) has torch for CUDA: remove it with make clean, or say VENV=…" >&2; exit 2; fi
-	$(PYTHON) -m venv $(VENV)
 	$(PIP) install $(if $(CPU),$(CPU_INDEX)) '$(TORCH)'
 	@rm -f $(VENV)/.torch* && touch $(VENV)/.torch $@
 

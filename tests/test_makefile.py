@@ -11,7 +11,7 @@ from tests.worlds import ROOT
 
 PYTHON = r"""#!/bin/sh
 echo "$(basename "$0") $*" >> "$LOG"
-if [ "$2" = venv ]; then mkdir -p "$3/bin" && cp "$0" "$3/bin/python"; fi
+if [ "$2" = venv ]; then mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && touch "$3/bin/pip"; fi
 """
 
 
@@ -45,7 +45,7 @@ class Checkout:
             check=False,
         )
         assert done.returncode == code, done.stdout + done.stderr
-        flags = "python -m pip --quiet --disable-pip-version-check install "
+        flags = "python -m pip --disable-pip-version-check install "
         lines = [line.replace(flags, "install ") for line in self.log.read_text().splitlines()]
         return [line for line in lines if " -c " not in line], done.stdout + done.stderr
 
@@ -81,6 +81,15 @@ def test_parts_are_installed_when_they_are_needed(checkout):
     assert checkout.make("train", "EXTRAS=web,mjx")[0][0] == "install -e .[web,mjx]"
     (checkout.path / "pyproject.toml").touch()
     assert checkout.make("demo")[0][0] == "install -e ."
+
+
+def test_a_wheel_is_built_without_the_package(checkout):
+    """`make dist` needs no torch; a training that follows installs the rest, here as there."""
+    wheel = "python -m build --outdir dist"
+    assert checkout.make("dist")[0] == ["python3 -m venv .venv", "install build>=1.2,<2", wheel]
+    assert checkout.make("dist")[0] == [wheel]
+    assert checkout.make("train")[0][:2] == ["install torch", "install -e ."]
+    assert checkout.make("dist")[0] == [wheel]
 
 
 def test_which_torch_is_installed(checkout):

@@ -36,6 +36,7 @@ from gpusim_rl.training.signals import Signals
 PROGRAM = (sys.executable, "-P", "-m", "gpusim_rl.commands.train")
 INSTALLED = (*PROGRAM[:-1], "gpusim_rl", "train")  # its lines name `gpusim`
 EXPORT = (sys.executable, "-P", "-m", "gpusim_rl.commands.play")
+SHOWN = {"success": "success", "return": "return", "time_s": "seconds"}  # score → its column
 PERIOD = 0.1  # s between two looks at the processes
 DRAIN = 5.0  # s; a process that a training has left behind may keep its output open
 COMMON = (  # resources that submitit has on every cluster; the others are Slurm's
@@ -133,6 +134,8 @@ def run(sweep: Sweep) -> None:
     for path in home.iterdir() if home else ():
         with suppress(OSError):  # of a training that wrote nothing, such as with plan=true
             path.rmdir()
+    if home and any(map(scores_of, jobs)):
+        print(table(jobs), flush=True)
     if home and not caught and not exports(sweep.words):
         export_best(jobs)
     if home and sweep.cfg.report and not caught:
@@ -260,6 +263,24 @@ def exports(overrides: list[str]) -> bool:
     return any(word.startswith(("export=", "gate=", "plan=")) for word in overrides)
 
 
+def scores_of(job: Job) -> dict[str, float | None]:
+    """The scores that `table` shows, None if unknown; empty if a training was not evaluated."""
+    scores = read_json(job.path / "eval.json") if job.path and not job.failure else {}
+    return {name: number(scores.get(name)) for name in SHOWN} if scores else {}
+
+
+def table(jobs: list[Job]) -> str:
+    """The trainings side by side: what differs, their scores, and the time of each [s]."""
+    width = max(len(job.name) for job in jobs)
+    lines = [f"{'run':{width}}{''.join(f'{name:>12}' for name in SHOWN.values())}"]
+    for job in jobs:
+        values = ["unknown" if x is None else f"{x:.3f}" for x in scores_of(job).values()]
+        cells = "".join(f"{x:>12}" for x in values)
+        ending = cells or f"  {job.failure or 'not evaluated'}"
+        lines.append(f"{job.name:{width}}{ending}")
+    return "\n".join(lines)
+
+
 def export_best(jobs: list[Job]) -> None:
     """Export the policy of the run with the largest success, then return, in a process of its own.
 
@@ -267,8 +288,7 @@ def export_best(jobs: list[Job]) -> None:
     """
     best, path, highest = "", None, (-math.inf, -math.inf)
     for job in jobs:
-        scores = read_json(job.path / "eval.json") if job.path and not job.failure else {}
-        values = (number(scores.get(name)) for name in ("success", "return"))
+        values = (scores_of(job).get(name) for name in ("success", "return"))
         if (order := tuple(-math.inf if x is None else x for x in values)) > highest:
             best, path, highest = job.name, job.path, order
     if path is None:

@@ -192,8 +192,14 @@ def write_out(cfg: Settings, text: str) -> None:
 
 
 def export_run(cfg: Settings) -> None:
-    """mode=export: write the controller, or with export=network the network alone."""
+    """mode=export: write the controller, or with export=network the network alone.
+
+    That of the demo is its file, with the verdict.
+    """
     with errors.one_line_errors():
+        if cfg["onnx"]:
+            write_whole(out := Path(cfg["out"] or "demo.onnx"), DEMO.read_bytes())
+            return print(f"wrote {out}")
         run = find_run(cfg)
         iteration, config = player.load_run(run, cfg)
         path = Path(cfg["out"] or run.path / "policy.onnx")
@@ -373,6 +379,13 @@ def need_plots(cfg: Settings) -> None:
         raise ValueError("report= needs matplotlib: pip install matplotlib")
 
 
+def check_export(cfg: Settings) -> None:
+    """ValueError if another file than that of the demo is exported, or the demo's network."""
+    if cfg["onnx"] and (cfg["onnx"] != str(DEMO) or cfg["export"] != "controller"):
+        key = "export=network" if cfg["export"] == "network" else "mode=export"
+        raise ValueError(f"{key} needs run=, not onnx=")
+
+
 def check_page(cfg: Settings) -> None:
     """ValueError unless the page can be served, and compare= names two policies and no more."""
     requirements.check_installed()
@@ -412,7 +425,7 @@ MODES = {
     "video": Mode(make_film, ("worlds", *LOOK, *GROUND), FILM),
     "evaluate": Mode(evaluate_run, (), JSON, OF_RUN),
     "grid": Mode(grid_run, (), JSON | PICTURE, OF_RUN, check=need_plots),
-    "export": Mode(export_run, (), {"out": (".onnx",)}, OF_RUN),
+    "export": Mode(export_run, (), {"out": (".onnx",)}, check=check_export),
     "record": Mode(record_run, (), {"out": (".safetensors",)}, needs={"out": "FILE.safetensors"}),
     "gate": Mode(gate.gate_policy, ("variants", "judged"), JSON, OF_FILE),
     "robot": Mode(describe_robot, (), {"out": (".yaml",)} | PICTURE, needs=ROBOT),
@@ -531,14 +544,15 @@ def is_path(word: object) -> bool:
 
 
 def demo(cfg: Settings) -> Settings:
-    """A configuration, with the policy that comes with the package to be shown.
+    """A configuration, with the policy that comes with the package to be shown or exported.
 
     A film is demo.mp4 unless video= names one. ValueError if another policy is named, or the mode
-    shows none.
+    takes none.
     """
     mode = cfg["mode"]
-    if mode not in ("auto", "viewer", "video", "web"):
-        raise ValueError(f"mode={mode}: the demo is shown by mode=viewer, video or web")
+    if mode not in ("auto", "viewer", "video", "web", "export"):
+        shown = "the demo is shown by mode=viewer, video or web, and mode=export writes its file"
+        raise ValueError(f"mode={mode}: {shown}")
     for key in ("run", "onnx", "repro", "checkpoint", "compare"):
         if cfg[key] is not None:
             raise ValueError(f"{key}={cfg[key]}: the demo shows its own policy")

@@ -18,6 +18,23 @@ OPEN = ("task.dropout", "task.history", "task.drive_limits", "cluster.labels", "
 EXACT = "exact"  # of task.training: the model's own physics
 # MuJoCo's integrators that compute the dynamics once in a timestep; None: the model's own.
 INTEGRATORS = (None, "euler", "implicit", "implicitfast")
+# Key → what other libraries call it, with or without `algo.`, where its spelling finds nothing.
+ALIASES = {
+    "iterations": "total_timesteps num_timesteps max_epochs",
+    "num_steps": "horizon_length unroll_length",
+    "resume": "load_run checkpoint",
+    "algo.learning_rate": "lr",
+    "algo.update_epochs": "n_epochs num_learning_epochs",
+    "algo.num_minibatches": "batch_size",
+    "algo.clip_coef": "clip_range clip_param e_clip clipping_epsilon",
+    "algo.gamma": "discount discounting",
+    "algo.gae_lambda": "lam tau",
+    "algo.target_kl": "desired_kl kl_threshold",
+    "algo.std": "init_std init_noise_std",
+    "algo.hidden": "net_arch policy_hidden_layer_sizes",
+    "algo.replay": "buffer_size",
+    "algo.warmup": "learning_starts",
+}
 KINDS = {
     int: "a whole number",
     float: "a number",
@@ -39,7 +56,9 @@ def check_known(override: Override, base: Plain) -> None:
     if key.startswith("reward.") and flat.get("reward.name") == "none":
         raise ValueError(f"unknown key {key!r}: reward=none has no numbers, choose another reward=")
     choices = [k for k in flat if k not in ("algo.name", "reward.name")]  # algo= chooses that
-    near = difflib.get_close_matches(key, choices, n=3, cutoff=0.5)
+    theirs = key.removeprefix("algo.")
+    near = [x for x in choices if theirs in ALIASES.get(x, "").split()]
+    near = near or difflib.get_close_matches(key, choices, n=3, cutoff=0.5)
     section = [k for k in flat if k.rpartition(".")[0] == key.rpartition(".")[0]] or base
     says = "did you mean " + " or ".join(near) if near else "choose one of " + ", ".join(section)
     raise ValueError(f"unknown key {key!r}: {says}?")

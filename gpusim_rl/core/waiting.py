@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from threading import Event, Thread
 
 EVERY = 10.0  # s between two lines
@@ -31,16 +32,27 @@ def progress(doing: str, say: Say = print_now) -> Generator[Callable[[float], No
             task = bar.add_task(escape(doing), total=1.0)
             yield lambda done: bar.update(task, completed=done)
         return
-    begun = last = time.monotonic()
+    said, steps = time.monotonic(), list[tuple[float, float]]()
 
     def tell(done: float) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= EVERY:
-            left, last = clock((now - begun) * (1 - done) / done), now
-            say(f"{doing}: {done:.0%}, {left} left")
+        nonlocal said
+        steps.append((now := time.monotonic(), done))
+        if now - said >= EVERY:
+            said, step = now, pace(steps)
+            left = f", {clock(step * (1 - done))} left" if step else ""
+            say(f"{doing}: {done:.0%}{left}")
 
     yield tell
+
+
+def pace(steps: list[tuple[float, float]]) -> float:
+    """Seconds for all of the work, of when how much was done; 0 if that is not known yet.
+
+    The first step and the slowest one do not count: they may compile.
+    """
+    parts = sorted((b[0] - a[0], b[1] - a[1]) for a, b in pairwise(steps))[:-1]
+    share = sum(x for _, x in parts)
+    return sum(x for x, _ in parts) / share if share > 0 else 0.0
 
 
 def counted(steps: int, doing: str, say: Say = print_now) -> Iterator[int]:

@@ -12,6 +12,7 @@ from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.runs.run import find_run
 
 MAX_LINES = 3  # failures that are printed; out= holds all
+REMEDY = 'train with recipe=robot; docs/gate.md, "If a policy fails", has keys for each scenario'
 
 
 def gate_policy(cfg: Json) -> None:
@@ -178,7 +179,7 @@ def failure(path: Path, report: Json) -> str:
     if report["verdict"] != "pass":
         lines = report["complaints"]
         more = f"; and {len(lines) - MAX_LINES} more" if len(lines) > MAX_LINES else ""
-        return f"{path} fails the gate: {'; '.join(lines[:MAX_LINES])}{more}"
+        return f"{path} fails the gate: {'; '.join(lines[:MAX_LINES])}{more}; next: {REMEDY}"
     print(f"{path} passes the gate; the verdict is written into the file")
     refused = [x["variant"] for x in report.get("variants", []) if x["refused"]]
     return f"{path}: refused variants: {', '.join(refused)}" if refused else ""

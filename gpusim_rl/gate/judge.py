@@ -282,13 +282,19 @@ def exceeded(one: Json, robot: Robot, settings: Settings) -> list[str]:
         keys = {"rate": "endurance_falls"} | {k: x for k, x in keys.items() if k != "falls"}
     for key, limit in keys.items():
         if key in ends and (high := ends[key][1]) > limits[limit]:
-            figures = f"{one[key]['value']:.3g}, up to {high:.3g}, at most {limits[limit]:g}"
+            figures = f"{figures_of(one[key]['value'], 'up', high)}, at most {limits[limit]:g}"
             lines.append(f"{name}: {NAMES.get(key, key)} {figures}")
     for key in () if name == ENDURANCE else ("success", "tracking"):
         if key in ends and (low := ends[key][0]) < limits[key]:
-            figures = f"{one[key]['value']:.3g}, down to {low:.3g}"
-            lines.append(f"{name}: {NAMES.get(key, key)} {figures}, at least {limits[key]:g}")
+            figures = f"{figures_of(one[key]['value'], 'down', low)}, at least {limits[key]:g}"
+            lines.append(f"{name}: {NAMES.get(key, key)} {figures}")
     return lines
+
+
+def figures_of(value: float, way: str, end: float) -> str:
+    """A value and the end of its interval that is judged, unless both read the same."""
+    shown, last = f"{value:.3g}", f"{end:.3g}"
+    return shown if last == shown else f"{shown}, {way} to {last}"
 
 
 def success(rows: list[Json]) -> Json:

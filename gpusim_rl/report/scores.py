@@ -158,11 +158,16 @@ def sentences(scores: Mapping[str, Any], task: str, commands: int) -> list[str]:
     """
     ends = interval_text(scores)
     success = "unknown" if scores["success"] is None else f"{scores['success']:.3f}"
-    first = f"success {success}{f' ({ends})' if ends else ''} of {scores['episodes']} episodes"
-    if commands:
-        first += f", follows {round(scores['tracking'] * commands)} of {commands} commands"
+    count = scores["episodes"]
+    first = f"success {success}{f' ({ends})' if ends else ''}"
+    if commands:  # a product of two shares, which are no share of the episodes
+        passed, followed = scores["episodes_passed"] * count, scores["tracking"] * commands
+        first += f": {round(passed)} of {count} episodes passed"
+        first += f" × {round(followed)} of {commands} commands followed"
+    else:
+        first += f" of {count} episodes"
     if scores.get("fell"):
-        first += f", falls in {round(scores['fell'] * scores['episodes'])}"
+        first += f", falls in {round(scores['fell'] * count)}"
     own = {name: x for name, x in scores.items() if x is not None and name not in SAID}
     units = {name: meaning(name, task, {})[0] for name in own}
     if any(units.values()):  # what counts episodes or commands is in eval.json

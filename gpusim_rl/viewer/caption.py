@@ -88,12 +88,16 @@ class Caption:
                 self.since, self.last = t, values.copy()
             pairs = zip(self.names, values, strict=False)
             parts = [(f"{name} {x:.2f} {unit}", False) for (name, unit), x in pairs]
+        measured = ""
+        if parts:  # a reader tells what is asked from what is measured
+            parts[0], measured = (f"command: {parts[0][0]}", False), "measured: "
         if data is None:
             return parts
         if self.has_goal and (place := self.place(data)) is not None:
             n = min(3, len(values))
             distance = float(np.linalg.norm(place[:n] - values[:n]))
-            parts.append((f"{distance:.2f} m from the goal", False))
+            parts.append((f"{measured}{distance:.2f} m from the goal", False))
+            measured = ""
         if self.body is None:
             return parts
         speed, rate = self.velocity(t, data)
@@ -102,7 +106,7 @@ class Caption:
         request = float(np.linalg.norm(planar)) if planar else speed
         differs = abs(speed - request) > ALLOWED and settled
         asked = f" of {request:.2f}" if differs else ""
-        parts.append((f"speed {speed:.2f}{asked} m/s", differs))
+        parts.append((f"{measured}speed {speed:.2f}{asked} m/s", differs))
         if planar and units[2:3] == ["rad/s"] and settled and abs(rate - values[2]) > ALLOWED:
             parts.append((f"turns {rate:.2f} of {values[2]:.2f} rad/s", True))
         return parts

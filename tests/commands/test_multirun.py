@@ -171,8 +171,9 @@ def test_the_report_of_all(monkeypatch, capsys):
 
 
 def test_the_best_run_is_exported(monkeypatch, capfd):
-    """By success, then by return; export= or gate= get what they say."""
+    """By success, then by return, after a table of all; export= or gate= get what they say."""
     scores = {"1": (0.5, 9), "2": (0.75, 1), "4": (0.75, 2), "5": (None, 99), "6": (None, 1)}
+    scores["7"] = (1.0, 1)
     lines: list[list[str]] = []
 
     def start_fake(job: multirun.Job, place: int) -> SimpleNamespace:
@@ -181,22 +182,31 @@ def test_the_best_run_is_exported(monkeypatch, capfd):
         assert job.path
         job.path.rmdir()
         success, total = scores[seed[-1]]
-        make_run(job.path, seed, eval={"success": success, "return": total})
-        return SimpleNamespace(poll=lambda: 0, terminate=lambda: None)
+        make_run(job.path, seed, eval={"success": success, "return": total, "time_s": 12.34})
+        return SimpleNamespace(poll=lambda: 3 * (seed == "seed=7"), terminate=lambda: None)
 
     monkeypatch.setattr(multirun, "on_this_machine", lambda sweep: start_fake)
     program = "import sys; print('exporting', *sys.argv[1:])"
     monkeypatch.setattr(multirun, "EXPORT", (sys.executable, "-c", program))
-    assert start("seed=1,2,4,5", "report=false") == 0
+    assert start("seed=1,2,4,5,7", "report=false") == 1
     (home,) = Path("runs/multirun").iterdir()
-    assert all("export=none" in words for words in lines) and len(lines) == 4
-    out = capfd.readouterr().out
-    assert out == (f"best of 4: seed_4, success 0.750\nexporting run='{home}/seed_4' mode=export\n")
+    assert all("export=none" in words for words in lines) and len(lines) == 5
+    *rows, best, export = capfd.readouterr().out.splitlines()
+    assert [x.split() for x in rows] == [
+        ["run", "success", "return", "seconds"],
+        ["seed_1", "0.500", "9.000", "12.340"],
+        ["seed_2", "0.750", "1.000", "12.340"],
+        ["seed_4", "0.750", "2.000", "12.340"],
+        ["seed_5", "unknown", "99.000", "12.340"],
+        ["seed_7", "exit", "code", "3"],
+    ]
+    assert best == "best of 5: seed_4, success 0.750"
+    assert export == f"exporting run='{home}/seed_4' mode=export"
     for word in ("export=controller", "gate=true"):
         lines.clear()
         assert start("seed=1,2", "report=false", word) == 0
         assert not [words for words in lines if "export=none" in words]
-        assert capfd.readouterr().out == ""
+        assert "best of" not in capfd.readouterr().out
     assert start("seed=5,6", "report=false") == 0
     assert "seed_5, success unknown\n" in capfd.readouterr().out
     monkeypatch.setattr(multirun, "EXPORT", (sys.executable, "-c", "raise SystemExit(1)"))

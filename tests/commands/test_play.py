@@ -40,7 +40,7 @@ def test_train_says_where_the_run_is(trained):
     ].endswith("see it: python play.py run=run")
     assert lines[-9].startswith("iteration 2/2  0.00 M steps") and lines[-8].startswith("bound by")
     assert lines[-7].startswith("evaluating ") and re.match(
-        r"success 0\.\d{3} \(\d\.\d{3} to \d\.\d{3}\) of 4 episodes, follows \d+ of 35 commands",
+        r"success 0\.\d{3} \(\d\.\d{3} to \d\.\d{3}\): \d of 4 episodes passed × \d+ of 35 com",
         lines[-6],
     )
     assert lines[-5].startswith("foot lift 0.") and lines[-5].endswith(" J/m")
@@ -150,6 +150,14 @@ def test_the_demo_is_shown_as_another_policy(line, film, monkeypatch):
         monkeypatch.setitem(play_mode.MODES, name, play_mode.MODES[name]._replace(run=shown.append))
     play.main(line.split())
     assert [(x["onnx"], x["video"]) for x in shown] == [(str(play_mode.DEMO), film)]
+
+
+@pytest.mark.parametrize("line, name", [("", "demo.onnx"), ("out=walk.onnx", "walk.onnx")])
+def test_the_demo_as_a_file(here, line, name, capsys):
+    """mode=export copies it, with its verdict."""
+    play.main(["demo", "mode=export", *line.split()])
+    assert capsys.readouterr().out == f"wrote {name}\n"
+    assert (here / name).read_bytes() == play_mode.DEMO.read_bytes()
 
 
 def test_command_of_another_width(here, trained, capsys):

@@ -5,8 +5,9 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from gpusim_rl.config import command_line
+from gpusim_rl.config import check_words, command_line
 from gpusim_rl.config.compose import compose_plain, compose_words
+from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.core.paths import CONF
 
 
@@ -59,3 +60,9 @@ def test_a_file_without_a_name_is_said(group, text, tmp_path, elsewhere):
     file.write_text(text)
     with pytest.raises(ValueError, match=rf"conf/{group}/mine.yaml lacks the key {group}.name"):
         compose_plain("config", [f"{group}=mine"])
+
+
+def test_suggestions_for_keys_of_other_libraries_exist():
+    """Each is a key of PPO or of SAC."""
+    ppo, sac = (flatten(compose_plain("config", [f"algo={name}"])) for name in ("ppo", "sac"))
+    assert check_words.ALIASES.keys() <= ppo.keys() | sac.keys()

@@ -19,6 +19,16 @@ def test_counted_steps_say_how_far_they_are(monkeypatch):
     ]
 
 
+def test_steps_that_compile_are_no_pace(monkeypatch):
+    """What is left is told from the steps but the first and the slowest one."""
+    seconds, lines = iter([0.0, 90.0, 92.0, 300.0]), []
+    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
+    with waiting.progress("checking", lines.append) as tell:
+        for done in (0.02, 0.04, 0.06):
+            tell(done)
+    assert lines == ["checking: 2%", "checking: 6%, 1:34 left"]
+
+
 def test_work_of_unknown_length_says_that_it_goes_on(monkeypatch):
     """There are lines while it goes on, none after it, and none of what is short."""
     monkeypatch.setattr(waiting, "EVERY", 0.05)

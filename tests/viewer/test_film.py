@@ -44,17 +44,18 @@ def test_a_caption_says_command_and_speed():
     caption = Caption(m, WALK, lambda t: np.array([2.1, -t]))
     for i in range(100):
         text = caption.text(0.01 * i, placed(m, 0.02 * i))
-    assert text.split(caption.GAP) == ["forward 2.10 m/s", "turn -0.99 rad/s", "speed 2.00 m/s"]
+    asked, speed = ["command: forward 2.10 m/s", "turn -0.99 rad/s"], "measured: speed 2.00 m/s"
+    assert text.split(caption.GAP) == [*asked, speed]
     # it has begun again
     assert 100.0 > FASTEST and caption.text(1.0, placed(m, 100.0)).endswith("speed 0.00 m/s")
-    assert caption.text(1.0, None) == f"forward 2.10 m/s{caption.GAP}turn -1.00 rad/s"
+    assert caption.text(1.0, None) == f"{asked[0]}{caption.GAP}turn -1.00 rad/s"
 
 
 @pytest.mark.parametrize(
     ("command", "says"),
     [
         ([2.1, 0.0, 0.5], None),
-        ([0.5, 0.0, 0.5], "speed 2.00 of 0.50 m/s"),
+        ([0.5, 0.0, 0.5], "measured: speed 2.00 of 0.50 m/s"),
         ([2.0, 0.0, 1.0], "turns 0.50 of 1.00 rad/s"),
     ],
 )
@@ -82,13 +83,13 @@ def test_a_caption_says_how_far_the_goal_is():
     """Of the body that travels, or of an arm's tool; along what the command says."""
     m, goal = model(), {"names": ["x", "y"], "units": ["m", "m"], "shown_by": "goal"}
     caption = Caption(m, goal, lambda t: np.array([0.3, 0.4]))
-    assert "0.50 m from the goal" in caption.text(0.0, placed(m))
+    assert "measured: 0.50 m from the goal     speed" in caption.text(0.0, placed(m))
     arm = """<mujoco><worldbody><body><joint/><geom size='.1'/><site name='tool' pos='0 0 1'/>
         </body></worldbody><sensor>
         <framepos name='tool_position' objtype='site' objname='tool'/></sensor></mujoco>"""
     m = mujoco.MjModel.from_xml_string(arm)
     caption = Caption(m, goal | {"names": [*"xyz"], "units": ["m"] * 3}, lambda t: np.zeros(3))
-    assert caption.text(0.0, placed(m)).endswith("1.00 m from the goal")
+    assert caption.text(0.0, placed(m)).endswith("measured: 1.00 m from the goal")
 
 
 def test_a_caption_leaves_out_what_says_nothing():
@@ -96,7 +97,7 @@ def test_a_caption_leaves_out_what_says_nothing():
     assert Caption(m := model("joint")).text(0.0, placed(m)) == ""
     pose = {"names": ["x", "qw", "qx", "qy", "qz"], "units": ["m", *"1111"], "lean": 0.1}
     command = np.array([0.1, 1, 0, 0, 0])
-    assert Caption(model("joint"), pose, lambda t: command).text(0.0, None) == "x 0.10 m"
+    assert Caption(model("joint"), pose, lambda t: command).text(0.0, None) == "command: x 0.10 m"
     strange = {"names": ["\x1b[31m" + "a" * 99], "units": ["m"]}
     text = Caption(model("joint"), strange, lambda t: command).text(0.0, None)
     assert text.isprintable() and len(text) < 50
