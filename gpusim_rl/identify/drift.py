@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpusim_rl.core.files import write_whole
-from gpusim_rl.core.paths import CONF, user_folder
+from gpusim_rl.config.nested_dict import flatten
+from gpusim_rl.config.run_files import find_model
+from gpusim_rl.core.files import read_text, write_whole
+from gpusim_rl.core.paths import ASSETS, CONF, user_folder
 from gpusim_rl.envs.curriculum import config_at
 from gpusim_rl.gate.robot import Robot
 from gpusim_rl.identify.estimates import UNITS, Estimate
+from gpusim_rl.robots.model_files import model_name, parse
 from gpusim_rl.runs.config_file import is_plain, read_plain
 from gpusim_rl.training.machine import prometheus_text
 
@@ -66,6 +69,25 @@ def source(word: str) -> Path:
         if file.is_file():
             return file
     raise ValueError(f"against={word}: no run, no .yaml file, and no conf/ranges/{word}.yaml")
+
+
+def check_robot(word: str, robot: str, log: str) -> None:
+    """ValueError if a word names a run of another robot than that of a log, by the models' names.
+
+    Ranges in another file name no robot.
+    """
+    file = source(word)
+    cfg: Any = read_plain(file)
+    keys = flatten(cfg) if file.name == "config.yaml" and is_plain(cfg) else {}
+    key = next((key for key in ("robot.mjcf", "task.mjcf") if keys.get(key)), None)
+    if key is None:
+        return
+    model = Path(find_model(file.parent, key, keys[key], builtin=False))
+    model = ASSETS / model if model.name == str(model) else model  # a bare name is one of ours
+    root = parse(read_text(model))
+    trained = model_name(root.get("model") or root.get("name") or "", model)
+    if trained != robot:
+        raise ValueError(f"against={word} is a run of the robot {trained}, and {log} of {robot}")
 
 
 def trained_ranges(file: Path, names: Sequence[str], robot: Robot | None) -> dict[str, Range]:

@@ -73,6 +73,8 @@ def identify_logs(files: list[str], values: dict[str, str]) -> None:
     logs = [(file, read(file)) for file in files]
     check_kinds(logs)
     out, against = ranges_file(files, values), values["against"]
+    for file, log in logs if against else ():
+        drift.check_robot(against, log.description["robot"], file)
     estimates: dict[str, Estimate] = {}
     beyond: dict[str, Estimate] = {}  # what was simulated: as the regression has them
     sources, robot = [], None  # that walks

@@ -10,6 +10,8 @@ SLIDE = mujoco.mjtJoint.mjJNT_SLIDE
 GEOM = mujoco.mjtGeom
 SPHERE, CAPSULE, MESH = GEOM.mjGEOM_SPHERE, GEOM.mjGEOM_CAPSULE, GEOM.mjGEOM_MESH
 LIMIT_TOLERANCE_RAD = 1e-3  # rad by which a stance may be beyond limits
+FEW_DEGREES_RAD = np.radians(10)  # no robot has all its ranges within these
+FULL_TURN_RAD = 2 * np.pi + 0.01  # nor a hinge with limits that turns further
 Array = np.ndarray
 Signs = tuple[float, ...]  # 1 or -1 for each joint; () if there are none
 
@@ -150,6 +152,24 @@ def beyond_limits(angles: Array, low: Array, high: Array) -> bool:
     return bool(
         ((angles < low - LIMIT_TOLERANCE_RAD) | (angles > high + LIMIT_TOLERANCE_RAD)).any()
     )
+
+
+def doubtful_ranges(m: mujoco.MjModel, joints: list[str], degrees: bool) -> str:
+    """A line if ranges look like degrees that were read as radians, or the other way, else "".
+
+    degrees: the file's <compiler angle> is degree.
+    """
+    ends = {name: float(np.abs(m.joint(name).range).max()) for name in joints}
+    ends = {name: end for name, end in ends.items() if m.jnt_limited[m.joint(name).id]}
+    if not ends:
+        return ""
+    name, end = max(ends.items(), key=lambda item: item[1])
+    unit, other, doubtful = "radian", "degree", end > FULL_TURN_RAD
+    if degrees:
+        unit, other, doubtful = other, unit, end < FEW_DEGREES_RAD
+        end = np.degrees(end)
+    where = f"the range of {name!r}, the largest of its joints, ends at {end:.3g} {unit}s"
+    return f'{where}: perhaps the file means <compiler angle="{other}"/>' if doubtful else ""
 
 
 def qpos_columns(m: mujoco.MjModel, joints: list[str]) -> Array:

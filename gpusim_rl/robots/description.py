@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from gpusim_rl.robots.bodies import FREE, keyframe_of
-from gpusim_rl.robots.load import SHAPES, Loaded
-
-TASKS = {"quadruped": "quadruped", "humanoid": "humanoid", "arm": "reach"}  # shape → a task of it
+from gpusim_rl.robots.load import SHAPES, TASKS, Loaded
 
 
 def reasons(described: Mapping[str, object], loaded: Loaded) -> dict[str, str]:

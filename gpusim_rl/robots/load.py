@@ -4,6 +4,7 @@ One recipe serves quadrupeds, humanoids and arms: read → topology → prepare 
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,14 @@ from gpusim_rl.core import ranges
 from gpusim_rl.core.errors import silence_mujoco, warn_once
 from gpusim_rl.robots.arm import topology as one_arm
 from gpusim_rl.robots.arm.shape import Arm
-from gpusim_rl.robots.bodies import FREE, Array, RobotError, find_base
+from gpusim_rl.robots.bodies import (
+    FREE,
+    Array,
+    RobotError,
+    doubtful_ranges,
+    find_base,
+    find_chains,
+)
 from gpusim_rl.robots.humanoid import topology as two_legs
 from gpusim_rl.robots.humanoid.shape import Humanoid
 from gpusim_rl.robots.inertias import compile_mended, implausible
@@ -31,6 +39,7 @@ from gpusim_rl.robots.servos import joint_parameters, six_digits
 # spec, whose topology it finds.
 Shape = Quadruped | Humanoid | Arm
 SHAPES: Mapping[str, Callable[..., Shape]] = dict(quadruped=Quadruped, humanoid=Humanoid, arm=Arm)
+TASKS = {"quadruped": "quadruped", "humanoid": "humanoid", "arm": "reach"}  # shape → a task of it
 
 
 @dataclass(kw_only=True)
@@ -104,7 +113,9 @@ def build(name: str, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel
 
     `original` is the compiled spec.
     """
-    shape = SHAPES[name](robot, spec, original)
+    shape = make_shape(name, robot, spec, original)
+    if line := doubtful_ranges(shape.original, shape.joints.names, bool(spec.compiler.degree)):
+        warn_once(f"warning: {robot.mjcf}: {line}")
     meshless = shape.prepare(spec)
     if line := implausible(shape.original, str(shape.robot.base), 2 * shape.size):
         warn_once(f"warning: {robot.mjcf}: {line}")
@@ -129,6 +140,18 @@ def build(name: str, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel
             return Loaded(robot=done, text=text, shape=shape, **models)
         fault = fault or line
     raise RobotError(fault)
+
+
+def make_shape(name: str, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> Shape:
+    """The shape; RobotError that names the task of another one, where that fits."""
+    try:
+        return SHAPES[name](robot, spec, original)
+    except RobotError as error:
+        with suppress(RobotError):
+            other = find_shape(robot, spec, original)
+            if other != name and SHAPES[other](robot, spec, original):
+                error.args = (f"{error}; task={TASKS[other]} takes this robot",)
+        raise
 
 
 def fill(shape: Shape, stance: Array) -> Robot:
@@ -158,7 +181,7 @@ def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> s
     """The shape of a robot: that of its named tool or legs, else the first whose legs are there.
 
     Without legs it is an arm if it stands fixed and has one or two chains of joints. Any other
-    counts as a quadruped, which is then refused in one line.
+    counts as a humanoid or, of four chains or more, as a quadruped: it is refused in one line.
     """
     joints = robot.joints
     # names, not lists of names
@@ -175,5 +198,7 @@ def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> s
         except RobotError:
             continue
         return shape
-    fixed = FREE.value not in original.jnt_type and one_arm.count_chains(original) <= 2
-    return "arm" if fixed else "quadruped"
+    if FREE.value not in original.jnt_type and one_arm.count_chains(original) <= 2:
+        return "arm"
+    chains = find_chains(original, original.body(base).id)
+    return "humanoid" if len(chains) in (2, 3) else "quadruped"

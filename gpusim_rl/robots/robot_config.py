@@ -41,6 +41,7 @@ class Robot:
     # ±1: the sign of each joint in a mirrored pose; guess: from the joints' axes, None if the robot
     # is not symmetric
     mirror: list[float] | None = None
-    # An arm's site or body; guess: a site with such a name, the fingertips' middle, the last body
+    # An arm's site or body; guess: a site with such a name, the fingertips' middle, the last
+    # body's end
     tool: str | None = None
     collide: str  # what touches the ground: feet | all (as in the file, with boxes for meshes)

@@ -277,9 +277,10 @@ class Training:
             if row["overflow"]:
                 self.enlarge(row)
             if self.bad >= BAD:
-                self.roll_back(i, worst)
+                self.roll_back(row, worst)
             elif self.bad == i == self.cfg.iterations:  # too short to be rolled back
-                raise TrainingFailed(f"every iteration was bad: {self.failure_report(i, worst)}")
+                reason = self.failure_report(row, worst)
+                raise TrainingFailed(f"every iteration was bad: {reason}")
 
     def log(self, row: Row) -> None:
         """Append a row. If the disk is full, the training goes on and the row waits."""
@@ -307,12 +308,12 @@ class Training:
                 f" above the task's reward of {task:.2g}/s: lower reward.weight if this lasts"
             )
 
-    def roll_back(self, i: int, worst: torch.Tensor) -> None:
+    def roll_back(self, row: Row, worst: torch.Tensor) -> None:
         """Go on from the last checkpoint with half the learning rates.
 
         TrainingFailed if that was done often enough, or no checkpoint can be read.
         """
-        reason = self.failure_report(i, worst)
+        i, reason = int(row["iteration"]), self.failure_report(row, worst)
         bad = f"{BAD} bad iterations in a row"
         if self.rollbacks >= self.cfg.rollbacks:
             raise TrainingFailed(f"{bad}, after {self.rollbacks} roll-backs: {reason}")
@@ -353,9 +354,12 @@ class Training:
         except OSError as error:
             self.table.say(f"{self.run.path} cannot be written ({error.strerror})")
 
-    def failure_report(self, i: int, worst: torch.Tensor) -> str:
-        """Write the report about the worst step. Returns what it says, in a few words."""
-        line, report, tensors = describe_failure(self.iteration.env, worst, i)
+    def failure_report(self, row: Row, worst: torch.Tensor) -> str:
+        """Write the report about the worst step. Returns what it and the row say, briefly."""
+        line, report, tensors = describe_failure(self.iteration.env, worst, int(row["iteration"]))
+        if skipped := row.get("skipped", 0.0):  # of the learner: no sample of a faulty world is
+            line += f"; {skipped:.0f} minibatches were skipped, as loss or gradient was not finite:"
+            line += " perhaps algo.learning_rate is too large"
         if self.group.rank > 0:
             return line
         return f"{line}; {write_failure_report(self.run, self.cfg.plain, report, tensors)}"

@@ -522,6 +522,7 @@ def test_a_diverged_training_stops(here):
     assert done.returncode == 1 and "Traceback" not in done.stderr
     error = done.stderr.splitlines()[-1]
     assert error.startswith("error: 3 bad iterations in a row, after 3 roll-backs: world ")
+    assert "minibatches were skipped, as loss or gradient was not finite: perhaps algo.l" in error
     assert done.stdout.count("bad iterations in a row (world") == 3
     for path in (here / "run" / "checkpoints").glob("*.safetensors"):
         policy = [x for name, x in load(path)[0].items() if name.startswith("policy/")]

@@ -402,6 +402,22 @@ def test_a_late_robot_is_told(tmp_path, monkeypatch, capsys):
         assert exit_code(words) == code, capsys.readouterr()
 
 
+def test_a_run_of_another_robot_is_refused(logs, tmp_path, capsys):
+    """Both robots are named by their models: one in the run, or one of ours."""
+    run = Path(run_file(tmp_path / "run"))
+    (run / "hund.xml").write_text('<mujoco model="Mein Hund"/>')
+    for mjcf, code, says in (
+        ("hund.xml", 2, "is a run of the robot Mein_Hund, and walk.mcap of quadruped"),
+        ("humanoid.xml", 2, "is a run of the robot humanoid, and walk.mcap of quadruped"),
+        ("quadruped.xml", 3, "warning: no range of kp, kd"),
+    ):
+        cfg = json.loads((run / "config.yaml").read_text())
+        cfg["task"]["mjcf"] = mjcf
+        (run / "config.yaml").write_text(json.dumps(cfg))
+        done, _, said = drift_of(logs, capsys, f"against={run}")
+        assert done == code and says in said and said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     "content, words, says",
     [

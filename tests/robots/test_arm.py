@@ -196,7 +196,14 @@ def test_contact(tmp_path, greifer):
     [
         (dict(hand='<site name="tcp"/><site name="grasp" pos="0 0 0.1"/>'), "grasp", "'grasp'"),
         (dict(hand='<site name="screw_1"/><site name="Tip" pos="0 0 0.1"/>'), "Tip", "'Tip'"),
-        (dict(fingers="", more=""), "hand", "the origin of the last body"),
+        (dict(hand='<site name="nail"/>', fingers="", more=""), "nail", "the only one"),
+        (dict(hand='<site name="nail"/>'), None, "fingertips"),
+        (dict(hand="<site/>", fingers="", more=""), None, "far end of the last body's geoms"),
+        (
+            dict(fingers='<body name="flansch" pos="0 0 0.1"/>', more=""),
+            "flansch",
+            "the origin of the last body",
+        ),
         (
             dict(fingers='<body name="kl"><joint name="jaw"/><geom size="0.01"/></body>', more=""),
             None,
@@ -205,18 +212,22 @@ def test_contact(tmp_path, greifer):
     ],
 )
 def test_tools(tmp_path, keys, tool, why):
-    """A site is a tool by its name; else the fingertips are, else the last body."""
+    """A site is a tool by its name; else the fingertips are, an only site, or the last body."""
     loaded = load(tmp_path, mjcf(**keys))
     assert loaded.robot.tool == tool and why in loaded.shape.tool.why
+    if "far end" in why:
+        np.testing.assert_allclose(loaded.shape.tool.pos, [0, 0, 0.06], atol=1e-9)  # of the box
     assert loaded.robot.joints == JOINTS
 
 
-def test_given_values_win(tmp_path):
-    """Joints, tool and gains; hinges that are not named are fixed."""
+def test_given_values_win(tmp_path, capsys):
+    """Joints, tool and gains; hinges that are not named are fixed. A tool on a joint is told."""
     keys = dict(joints=JOINTS[:3], tool="unterarm", kp=[900.0, 800.0, 700.0], torque=60)
     loaded = load(tmp_path, mjcf(), **keys)
     assert loaded.robot.kp == keys["kp"] and loaded.robot.torque == [60.0] * 3
     assert loaded.mjm.nq == 3 and loaded.robot.tool == "unterarm"
+    line = capsys.readouterr().err
+    assert "the tool lies on the joint beugen" in line and line.count("\n") == 1
 
 
 def test_tips_of_round_geoms():

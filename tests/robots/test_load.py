@@ -65,8 +65,24 @@ mirror: [1, 1, 1, 1, 1, 1] | the arm is not its own mirror image so
 kp: 1.0e+6, kd: 1.0e-3, torque: 1.0e+6, armature: 1.0e-6 | its simulation diverges""",
 }
 SCENE = "; this file may be a part: give the scene file that includes it"
+
+
+def drop_joints(text: str, word: str) -> str:
+    """A file without the joints and motors whose names end so."""
+    return re.sub(rf'<(joint name|motor joint)="\w+_{word}"[^>]*/>', "", text)
+
+
 FILES = {
+    None: [  # any shape
+        (drop_joints(quadruped(), "quer"), "four legs of three hinges, the model has 0; hinges"),
+        (
+            drop_joints(humanoid(joint="<freejoint/>"), "(quer|sprung|schulter)"),
+            "two legs of as many hinges, three at least: [['links_hoch', 'links_knie'],",
+        ),
+    ],
     "quadruped": [
+        (arm(), "6 to 'hand'; task=reach takes this robot"),
+        (humanoid(), "1 to 'links_arm'; task=humanoid takes this robot"),
         ("<mujoco><worldbody>", "robot.mjcf: {file}: XML parse error"),
         (quadruped(more="<contact><pair geom1='floor' geom2='x'/></contact>"), SCENE),
         ("<mujoco><worldbody><geom/></worldbody></mujoco>", SCENE),
@@ -90,7 +106,11 @@ FILES = {
         (quadruped().replace('"vl_huefte" pos="0.2', '"vl_huefte" pos="-0.3'), "but by position"),
     ],
     "humanoid": [
-        (quadruped(), "expected two legs, found four: say task=quadruped"),
+        (quadruped(), "expected two legs, found four; task=quadruped takes this robot"),
+        (
+            drop_joints(humanoid().replace("0.03 0 -0.03", "0.2 0 -0.03"), "sprung"),
+            "on legs without an ankle, a third hinge about y, which are kept straight: its center",
+        ),
         (
             humanoid(joint='<joint name="hoehe" type="slide" axis="0 0 1"/>'),
             "robot.base: 'rumpf' moves along hoehe: expected a free joint or none",
@@ -104,7 +124,7 @@ FILES = {
         ),
     ],
     "arm": [
-        (quadruped(), "robots that walk are for task=quadruped"),
+        (quadruped(), "'hr_unter' and 'hl_unter'; task=quadruped takes this robot"),
         (arm(base="<freejoint/>"), "'sockel' has a free joint: expected an arm on a fixed base"),
         (arm(world=CUBE), "'wuerfel' has a free joint"),
         (arm(world=CUBE.replace("<freejoint/>", "<joint/>")), "2 bodies carry joints: name one"),
@@ -180,7 +200,7 @@ def test_the_name_of_a_model(tmp_path, head, name):
     assert is_copy(file, path)
 
 
-def refusal(shape: str, text: str, folder, **keys) -> str:
+def refusal(shape: str | None, text: str, folder, **keys) -> str:
     """The line with which a file or a description is refused."""
     name = keys.pop("mjcf", "hund.xml")
     path = name if ":" in name else str(folder / name)
@@ -208,6 +228,27 @@ def test_what_is_printed_is_the_robot(tmp_path, shape):
     again = load_any(**printed)
     assert same_model(again.mjm, loaded.mjm) and again.text == loaded.text
     assert again.robot == loaded.robot and again.arguments == loaded.arguments
+
+
+@pytest.mark.parametrize(
+    ("angle", "factor", "says"),
+    [
+        ("degree", 1.0, 'ends at 2.5 degrees: perhaps the file means <compiler angle="radian"/>'),
+        ("radian", 57.3, 'ends at 143 radians: perhaps the file means <compiler angle="degree"/>'),
+        ("degree", 57.3, ""),
+        ("radian", 2.51, ""),  # of the knees: nearly a turn
+    ],
+)
+def test_ranges_in_another_unit_are_told(tmp_path, capsys, angle, factor, says):
+    """Ranges that look like radians read as degrees, or the reverse, are named in one line."""
+
+    def scaled(match: re.Match[str]) -> str:
+        return f'range="{factor * float(match[1])} {factor * float(match[2])}"'
+
+    text = re.sub(r'range="(\S+) (\S+)"', scaled, humanoid()).replace("radian", angle)
+    load_any(**robot_keys(mjcf=write(tmp_path, text)))
+    said = capsys.readouterr().err
+    assert says in said and said.count("\n") == ("links_knie" in said) == bool(says)
 
 
 @pytest.mark.parametrize("shape", TEXTS)

@@ -168,7 +168,7 @@ def test_a_roll_back_halves_the_new_rate(trained):
     loop, rate = trainer.loop, trainer.loop.iteration.learner.rates["learning_rate"][1]
     assert rate.item() == pytest.approx(2e-4)
     loop.iteration.iteration()
-    loop.roll_back(3, loop.iteration.env.worst_step.worst())
+    loop.roll_back({"iteration": 3.0}, loop.iteration.env.worst_step.worst())
     assert rate.item() == pytest.approx(1e-4) and loop.rollbacks == 3
     loop.save()
     loop.checkpoint_writer.wait()

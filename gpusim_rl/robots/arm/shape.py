@@ -8,13 +8,13 @@ import mujoco
 import numpy as np
 import torch
 
-from gpusim_rl.core.errors import warn
+from gpusim_rl.core.errors import warn, warn_once
 from gpusim_rl.core.waiting import waiting
 from gpusim_rl.robots.arm import prepare, topology
 from gpusim_rl.robots.arm.gains import REASONS, fill_gains, largest_speeds, measure
 from gpusim_rl.robots.arm.kinematics import Kinematics
 from gpusim_rl.robots.arm.posture import fault, find_home, forward_turn, mirror_signs
-from gpusim_rl.robots.arm.tool import find_tool
+from gpusim_rl.robots.arm.tool import find_tool, unmoved_by
 from gpusim_rl.robots.arm.workspace import Box, find_box
 from gpusim_rl.robots.bodies import HINGE, SLIDE, Array, RobotError, Signs, kinematics, qpos_columns
 from gpusim_rl.robots.inertias import join_names
@@ -46,6 +46,11 @@ class Arm:
         root = topology.find_root(original, robot.base)
         links = topology.find_links(original, root, robot.joints, robot.tool)
         self.tool, self.turn = find_tool(original, links, robot.tool), 0.0  # rad, about its z
+        if still := unmoved_by(original, links, self.tool):
+            warn_once(
+                f"warning: {robot.mjcf}: the tool lies on the joint {join_names(still)}, which "
+                "turns it and does not move it: name a site or body elsewhere, robot.tool=NAME"
+            )
         names = [original.joint(j).name for j in links.joints]
         base = original.body(root).name
         self.robot = replace(robot, base=base, joints=names, tool=self.tool.name)

@@ -1,4 +1,4 @@
-"""The tool of an arm: a site of its file, the middle of its fingertips, or its last body."""
+"""The tool of an arm: a site of its file, the middle of its fingertips, or its last body's end."""
 
 import re
 from typing import NamedTuple
@@ -19,13 +19,13 @@ WORDS = (
     r"attach|flange",
     r"wrist|hand",
 )
-LEAST_AXIS_LENGTH_M = 0.01  # m: the tool's axis is not taken from places that are nearer
+LEAST_AXIS_LENGTH_M = 0.01  # m: a joint that is nearer tells no axis of the tool, nor moves it
 
 
 class Tool(NamedTuple):
     """The tool's frame: z points out of the hand."""
 
-    name: str | None  # of a site or body of the file; None: the middle of the fingertips
+    name: str | None  # of a site or body of the file; None: of fingertips or geoms
     body: int  # id: of the body that it is part of
     pos: Array  # (3,) in the frame of that body [m]
     quat: Array  # (4,)
@@ -33,14 +33,14 @@ class Tool(NamedTuple):
 
 
 def find_tool(m: mujoco.MjModel, links: Links, name: str | None) -> Tool:
-    """The named tool; else a site with the name of one, the middle of the fingertips, or the origin
-    of the last body."""
+    """The named tool; else a site with the name of one, the middle of the fingertips, the only site
+    of the last link, the far end of the last body's geoms, or the origin of a body without any."""
     if name is not None:
         body, _, site = locate(m, name, "tool")
         return site_tool(m, site, "") if site >= 0 else body_tool(m, links, body, None, "")
     moved = set().union(*(subtree(m, b) for b in links.fingers))
     rigid = subtree(m, links.last) - moved
-    sites = [i for i in range(m.nsite) if m.site_bodyid[i] in rigid]
+    sites = [i for i in range(m.nsite) if m.site_bodyid[i] in rigid and m.site(i).name]
     for word in WORDS:
         for i in sites:
             if re.search(word, m.site(i).name, re.I):
@@ -49,9 +49,16 @@ def find_tool(m: mujoco.MjModel, links: Links, name: str | None) -> Tool:
     if len(tips):
         why = "the middle of the fingertips"
         return body_tool(m, links, links.last, tips.mean(0), why)._replace(name=None)
+    if len(sites) == 1:
+        name = m.site(sites[0]).name
+        return site_tool(m, sites[0], f"the site {name!r}, the only one of the last link")
     end = [b for b in sorted(rigid) if not any(m.body_parentid[c] == b for c in rigid)]
     last = end[0] if len(end) == 1 else links.last
-    return body_tool(m, links, last, None, "the origin of the last body")
+    at = far_end(m, {last}, kinematics(m).xanchor[links.joints[-1]])
+    if at is None:
+        return body_tool(m, links, last, None, "the origin of the last body")
+    why = "the far end of the last body's geoms"
+    return body_tool(m, links, last, at, why)._replace(name=None)
 
 
 def site_tool(m: mujoco.MjModel, site: int, why: str) -> Tool:
@@ -80,13 +87,23 @@ def body_tool(m: mujoco.MjModel, links: Links, body: int, at: Array | None, why:
 
 def fingertips(m: mujoco.MjModel, links: Links) -> Array:
     """(n, 3) the farthest point [m] of each finger from the last hinge, where it is at rest."""
-    d = kinematics(m)
-    anchor = d.xanchor[links.joints[-1]]
+    anchor = kinematics(m).xanchor[links.joints[-1]]
     inner = set().union(*(subtree(m, b) - {b} for b in links.fingers))
-    points = []
-    for finger in (b for b in links.fingers if b not in inner):
-        bodies = subtree(m, finger)
-        tips = [tip(m, d, g, anchor)[0] for g in range(m.ngeom) if m.geom_bodyid[g] in bodies]
-        if tips:
-            points.append(max(tips, key=lambda p: float(np.linalg.norm(p - anchor))))
-    return np.array(points)
+    ends = [far_end(m, subtree(m, b), anchor) for b in links.fingers if b not in inner]
+    return np.array([end for end in ends if end is not None])
+
+
+def far_end(m: mujoco.MjModel, bodies: set[int], anchor: Array) -> Array | None:
+    """(3,) the point of these bodies' geoms that is farthest from an anchor [m]; None without."""
+    d = kinematics(m)
+    tips = [tip(m, d, g, anchor)[0] for g in range(m.ngeom) if m.geom_bodyid[g] in bodies]
+    return max(tips, key=lambda p: float(np.linalg.norm(p - anchor)), default=None)
+
+
+def unmoved_by(m: mujoco.MjModel, links: Links, tool: Tool) -> list[str]:
+    """The names of joints on which the tool lies, so that they turn it and do not move it."""
+    d = kinematics(m)
+    place = d.xpos[tool.body] + d.xmat[tool.body].reshape(3, 3) @ tool.pos
+    far = np.linalg.norm(d.xanchor[links.joints] - place, axis=1)
+    near = np.flatnonzero(far < LEAST_AXIS_LENGTH_M)
+    return [m.joint(links.joints[i]).name for i in near]

@@ -11,7 +11,6 @@ from gpusim_rl.robots.bodies import FREE, HINGE, RobotError
 
 FEWEST_HINGES = 3  # hinges that bring a tool to the points of a box
 LONGER = 2  # hinges that a branch must have more than the others, to be the arm
-WALKERS = "; robots that walk are for task=quadruped and task=humanoid"
 # Joints with these words in their names move fingers.
 FINGER = re.compile(r"finger|grip|jaw|claw|knuckle|thumb", re.I)
 
@@ -25,12 +24,17 @@ class Links(NamedTuple):
 
 
 def count_chains(m: mujoco.MjModel) -> int:
-    """How many chains of three joints or more begin where the first ones part."""
+    """How many chains of three joints or more begin where the first ones part.
+
+    Of robots without any, such as a walker of short legs, it is how many parts there are.
+    """
     chains, parts = [0], [0]
     while len(parts) == 1:
         chains, body = parts, parts[0]
         parts = [b for b in bodies.children(m, body) if depth(m, b)]
     long = [b for b in parts if depth(m, b) >= FEWEST_HINGES]
+    if not long and len(bodies.joints_along(m, bodies.way_to(m, chains[0]))) < FEWEST_HINGES:
+        long = parts
     return max(len(long), len(chains))
 
 
@@ -44,7 +48,7 @@ def find_root(m: mujoco.MjModel, name: str | None) -> int:
         body = m.body(free[0].bodyid[0]).name
         raise RobotError(
             f"robot.base: the body {body!r} has a free joint: expected an arm on a fixed base and "
-            f"nothing else{WALKERS}"
+            "nothing else"
         )
     names = [m.body(b).name for b in range(m.nbody)]
     if name is not None:
@@ -107,7 +111,7 @@ def find_end(m: mujoco.MjModel, root: int) -> int:
             names = " and ".join(repr(last_name(m, b)) for b in order[:2])
             raise RobotError(
                 f"robot.tool: {len(order)} chains begin at {m.body(body).name!r}, which arm is "
-                f"it? Name a site or a body on it; two of them end at {names}{WALKERS}"
+                f"it? Name a site or a body on it; two of them end at {names}"
             )
         body = order[0]
 

@@ -98,6 +98,8 @@ class Humanoid(Walker):
         faults = [self.fault(angles) for angles in stances]
         if "" not in faults:
             where = "" if stance is None else f" in robot.stance={stance}"
+            if stance is None and len(self.pitch[0]) < 3:
+                where = " on legs without an ankle, a third hinge about y, which are kept straight"
             raise RobotError(f"robot.stance: the robot cannot stand{where}: {faults[-1]}")
         return [np.round(stances[faults.index("")], 4) + 0.0]  # no -0
 

@@ -66,7 +66,7 @@ def guess_ends(m: mujoco.MjModel, base: str) -> list[int]:
     pairs.sort()
     low = pairs[0] if pairs else None
     if low and len(pairs) > 1 and pairs[1][0] < low[0] + EVEN * size:
-        raise RobotError("robot.joints: expected two legs, found four: say task=quadruped")
+        raise RobotError("robot.joints: expected two legs, found four")
     if low is None or low[0] > places[:, 2].min() + EVEN * size:
         listed = ", ".join(f"{len(chains[b])} to {m.body(b).name!r}" for b in ends)
         raise RobotError(
