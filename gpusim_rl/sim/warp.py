@@ -12,7 +12,7 @@ from torch import Tensor
 from gpusim_rl.core.graphs import capture
 from gpusim_rl.core.streams import launch, start_warp, warp_stream
 from gpusim_rl.sim import data_sensors, kernels
-from gpusim_rl.sim.base import LIMIT, STATE, Sim, with_derived
+from gpusim_rl.sim.base import BOUNDS, LIMIT, STATE, Sim, with_derived
 from gpusim_rl.sim.capacity import pool_size
 from gpusim_rl.sim.warp_model import (
     accepted,
@@ -142,8 +142,10 @@ class Warp(Sim):
         contacts, njmax, poses = capacities(mjm, num_envs, naconmax, njmax, fields)
         if not self._device.is_cpu:
             options = {"conditional": False, "deterministic": deterministic, "graph": False}
-            options |= {"fields": fields, "naconmax": contacts, "njmax": njmax}
-            twin = partial(Warp, mjm, 1, **options)
+            # with bounds per world, kernels of collisions are made for one number of worlds
+            worlds = num_envs if {*BOUNDS} & {*fields} else 1
+            options |= {"fields": fields, "naconmax": worlds * contacts, "njmax": njmax}
+            twin = partial(Warp, mjm, worlds, **options)
             kernels.load(kernels.launches_of(twin, self._device), self._device)
         with self._scope():
             possible = with_possible_jacobian(mjm)
