@@ -139,6 +139,7 @@ class Warp(Sim):
         self._torch_device = torch.device(wp.device_to_torch(self._device))
         with self._scope():
             self.m = put_model(mjm, num_envs, fields)
+        self.m.opt.warn_overflow = 0  # a printf on the device serializes it
         contacts, njmax, poses = capacities(mjm, num_envs, naconmax, njmax, fields)
         if not self._device.is_cpu:
             options = {"conditional": False, "deterministic": deterministic, "graph": False}
@@ -159,7 +160,6 @@ class Warp(Sim):
         self.m.opt.graph_conditional = conditional and not self._device.is_cpu
         if deterministic:
             self.m.opt.deterministic = mjw.DeterminismType.ALL
-        self.m.opt.warn_overflow = 0  # a printf on the device serializes it
         self._ground = slice(int(mjm.body_geomnum[0]))  # geoms of the world body
         self._kinematic = only_kinematic_sensors(mjm)
         self._fields = data_sensors.data_sensors(mjm)
