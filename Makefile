@@ -84,7 +84,7 @@ matrix-test: $(call parts,dev)
 gpu-test: $(call parts,dev)
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-# the first check of a new GPU, at most 17 minutes; a failed step stops none after it
+# the first check of a new GPU, some 12 minutes; a failed step stops none after it
 gpu-check: $(call parts,dev)
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 

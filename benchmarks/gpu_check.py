@@ -1,4 +1,4 @@
-"""What a new GPU does: equal bits, speed, and the robots that learn, in at most 12 minutes.
+"""What a new GPU does: equal bits, speed, and the robots that learn, in some 12 minutes.
 
     python -m benchmarks.gpu_check [out=gpu-check] [only=[STEP,…]]
     python -m benchmarks.gpu_check simulated=true 'more=["num_envs=8","iterations=2"]'
@@ -96,7 +96,7 @@ def modules() -> int:
 
 
 def command(step: Step, more: list[str], simulated: bool) -> list[str]:
-    """The whole command line of a step; more: words for train.py, which win."""
+    """The whole command line of a step; more: those of trainings and measurements, which win."""
     words = [*step.words]
     if words[0] == "train.py" or words[1].startswith("benchmarks."):
         given = [word.partition("=")[0] for word in more]

@@ -555,7 +555,8 @@ def test_one_percentage_over_both_parts(monkeypatch):
     what = r"12 scenarios of 3 robots for 2 s, and 1 robots for 6 s: about \d+ s on \d+ cores?"
     assert re.fullmatch(f"walk: {what}", lines[0])
     done = [int(re.fullmatch(r"walk: (\d+)%(, \d+:\d\d left)?", x)[1]) for x in lines[1:]]  # type: ignore[index]
-    assert len(done) == 100 + 300 and done == sorted(done) and done[-1] == 100
+    assert lines[-1].endswith(" left") and len(done) == 100 + 300
+    assert done == sorted(done) and done[-1] == 100
     assert 0 < done[99] < 100
 
 
