@@ -34,7 +34,7 @@ IMPORTS = "import gpusim_rl.training.trainer, mujoco_warp, torch; assert torch.c
 READ = "import json; from gpusim_rl.core.provenance import versions; print(json.dumps(versions()))"
 WITHOUT_GRAPH = "runs without a graph"
 SLOWER = 20  # times that the simulation may take
-FAREWELL = 20  # s, in which a training that is asked to end writes its checkpoint
+FAREWELL = 10  # s before its limit, in which a training that is asked to end writes its checkpoint
 
 
 @dataclass
@@ -72,12 +72,12 @@ def steps(folder: Path) -> list[Step]:
     levels = ("-m", "benchmarks.levels", "task=quadruped", "device=cuda", "repeats=2", "seconds=2")
     parts = ("-m", "benchmarks.cuda_parts", "task=quadruped", f"out={folder / 'parts.json'}")
     return [
-        Step("imports", 40, ("-c", IMPORTS)),
+        Step("imports", 30, ("-c", IMPORTS)),
         train("walk-1", 90, *walk, "seed=1"),
-        train("walk-2", 30, *walk, "seed=2"),
-        train("walk-3", 30, *walk, "seed=3"),
-        Step("equal", 60, (*TESTS, "captured_is_eager and not conditional")),
-        Step("speed", 60, (*levels, f"out={folder / 'speed.json'}")),
+        train("walk-2", 45, *walk, "seed=2"),
+        train("walk-3", 45, *walk, "seed=3"),
+        Step("equal", 50, (*TESTS, "captured_is_eager and not conditional")),
+        Step("speed", 50, (*levels, f"out={folder / 'speed.json'}")),
         Step("parts", 30, parts),
         train("many", 30, "task=quadruped", "num_envs=16384", "iterations=20", "export=none"),
         train("robot", 110, "task=quadruped", "recipe=robot", "gate=true"),
@@ -121,12 +121,12 @@ def run(step: Step, line: list[str], slower: float = 1) -> None:
     environment = os.environ | {"PHYSICS": "1"}  # the simulation runs MuJoCo Warp's kernels, too
     process = subprocess.Popen(line, env=environment, **how)
     try:
-        said, _ = process.communicate(timeout=limit)
+        said, _ = process.communicate(timeout=limit - FAREWELL)
         step.code = process.returncode
         step.problem = f"exit code {step.code}" if step.code else ""
     except subprocess.TimeoutExpired:
         said = end(process)
-        step.code, step.problem = process.returncode, f"longer than {limit:g} s"
+        step.code, step.problem = process.returncode, f"longer than {limit - FAREWELL:g} s"
     except BaseException:  # Ctrl-C
         os.killpg(process.pid, signal.SIGKILL)
         raise

@@ -77,14 +77,14 @@ def capacities(
     pose per world among `fields`, the probe has seen one of many grounds, and twice as much is
     taken.
     """
-    given = 0 if naconmax is None else math.ceil(naconmax / num_envs)
-    if given and njmax is not None:
+    given = None if naconmax is None else math.ceil(naconmax / num_envs)
+    if given is not None and njmax is not None:
         return given, njmax, None
     contacts, rows, poses = probe(mjm)
     if "geom_pos" in fields:
         contacts, rows = 2 * contacts, 2 * rows
     rows = rows if njmax is None else njmax
-    return (given, rows, None) if given else (contacts, rows, poses)
+    return (contacts, rows, poses) if given is None else (given, rows, None)
 
 
 def share_buffer(d: mjw.Data, names: tuple[str, ...]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
