@@ -248,7 +248,7 @@ def test_training_stays_finite(task):
 
 @pytest.mark.parametrize("num_envs", [4096, 16384])
 def test_training_is_near_the_bare_engine(tmp_path, num_envs):
-    """At least 0.7 of a captured mujoco_warp.step of the same model and worlds."""
+    """At least 0.7 of a captured mujoco_warp.step of the same model, where rollouts are long."""
     out = tmp_path / "bench.json"
     words = "task=quadruped device=cuda num_steps=24 repeats=3 seconds=1 warmup=8".split()
     done = test_levels.run(tmp_path, *words, f"num_envs={num_envs}", f"out={out}")

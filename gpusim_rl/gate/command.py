@@ -12,7 +12,7 @@ from gpusim_rl.deploy.onboard.verdict import Json
 from gpusim_rl.runs.run import find_run
 
 MAX_LINES = 3  # failures that are printed; out= holds all
-REMEDY = 'train with recipe=robot; docs/gate.md, "If a policy fails", has keys for each scenario'
+REMEDY = "train with recipe=robot; if it was, with more of what fails (docs/gate.md)"
 
 
 def gate_policy(cfg: Json) -> None:

@@ -150,7 +150,7 @@ def make_shape(name: str, robot: Robot, spec: mujoco.MjSpec, original: mujoco.Mj
         with suppress(RobotError):
             other = find_shape(robot, spec, original)
             if other != name and SHAPES[other](robot, spec, original):
-                error.args = (f"{error}; task={TASKS[other]} takes this robot",)
+                error.args = (f"{error}; task={TASKS[other]} may take this robot",)
         raise
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import (
     cluster_model,
+    gpu_check,
     levels,
     mistakes,
     mjlab,
@@ -19,6 +20,7 @@ from benchmarks import (
     tasks,
     time_to_success,
 )
+from gpusim_rl.config.compose import compose_plain
 from tests.command_lines import command
 from tests.packages import source_files
 from tests.worlds import ROOT, TASKS, make_env, make_ppo
@@ -167,3 +169,13 @@ def test_mistakes_are_drawn_from_a_seed():
     few = {Path("gpusim_rl/core/maths.py"): {*range(1, 60)}}
     assert {x.file for x in mistakes.draw(1, 20, few)} == {*few}
     assert max(x.line for x in mistakes.draw(1, 20, few)) < 60
+
+
+def test_steps_of_the_check_fit_within_twelve_minutes(tmp_path):
+    """train.py knows the words of its trainings, where `more` wins."""
+    steps = gpu_check.steps(tmp_path)
+    assert sum(step.limit_s for step in steps) <= 720
+    for step in steps:
+        if step.words[0] == "train.py":
+            cfg = compose_plain("config", gpu_check.command(step, ["num_envs=8"], False)[2:])
+            assert cfg["num_envs"] == 8 and cfg["run_dir"] == str(tmp_path / step.name)
