@@ -1,8 +1,11 @@
 """The Sim protocol: B copies of one MuJoCo model in live tensors."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
+import mujoco
 import torch
+from mujoco.batch import Batch
 from torch import Tensor
 
 
@@ -102,6 +105,20 @@ def with_derived(fields: tuple[str, ...]) -> tuple[str, ...]:
     """The fields with a value per world, and those that are derived from them."""
     bounds = BOUNDS if "geom_size" in fields else ()
     return tuple(dict.fromkeys((*fields, *DERIVED, *bounds))) if fields else ()
+
+
+def derive(mjm: mujoco.MjModel, model: Mapping[str, Tensor], fields: tuple[str, ...]) -> None:
+    """Write to `model`, field → (B, …), what mj_setConst derives from `fields` of it. In place.
+
+    MuJoCo C does it on the host, in float64. Call it outside the iteration.
+    """
+    batch = Batch(mjm, len(next(iter(model.values()))), 0)
+    live = {name: batch.expand(name) for name in model}
+    for name in fields:
+        live[name][:] = model[name].cpu().numpy().reshape(live[name].shape)
+    batch.set_const()
+    for name in model.keys() - {*fields}:
+        model[name].copy_(torch.from_numpy(live[name]).reshape(model[name].shape))
 
 
 def write_fault(fault: Tensor, qpos: Tensor, qvel: Tensor) -> None:

@@ -113,7 +113,6 @@ def launches_of(make: Callable[[], Sim], device: Any = StandIn, own: bool = Fals
         sim = make()
         sim.step(1)
         sim.reset(sim.overflow, sim.qpos, sim.qvel)
-        sim.refresh()
     named = (x.module for x in kernels_of("gpusim_rl") if not x.is_generic)
     return launches | dict.fromkeys((module, BLOCK) for module in named)
 
@@ -136,7 +135,9 @@ def compile_for(arch: int, launches: Launches) -> None:
 def side_by_side(build: Callable[[wp.Module, int], Any], launches: Launches) -> None:
     """Build modules on all cores, and raise what one raised; a line if it takes long."""
     with ThreadPoolExecutor(cores_available()) as pool:
-        jobs = [pool.submit(build, *item) for item in launches]
+        # first those of tiles, which have small blocks and take longest
+        items = sorted(launches, key=lambda item: item[1])
+        jobs = [pool.submit(build, *item) for item in items]
         if waiting := len(wait(jobs, PATIENCE).not_done):
             warn(
                 f"compiling {waiting} of {len(jobs)} modules of kernels, "

@@ -16,10 +16,9 @@ import mujoco
 import numpy as np
 import torch
 from mujoco import mjx
-from mujoco.batch import Batch
 from torch import Tensor
 
-from gpusim_rl.sim.base import STATE, Sim, with_derived, write_fault
+from gpusim_rl.sim.base import STATE, Sim, derive, with_derived, write_fault
 
 LACKING = ("history", "plastic")  # of STATE: what MJX does not have
 Arrays = dict[str, jax.Array]
@@ -89,14 +88,7 @@ class Mjx(Sim):
         self._fault &= ~mask
 
     def refresh(self) -> None:
-        """MJX has no mj_setConst: MuJoCo C does it on the host. Call it outside the iteration."""
-        batch = Batch(self._mjm, len(self.qpos), 0)
-        live = {name: batch.expand(name) for name in self._model}
-        for name in self._fields:
-            live[name][:] = self._model[name].cpu().numpy().reshape(live[name].shape)
-        batch.set_const()
-        for name in self._model.keys() - set(self._fields):
-            self._model[name].copy_(torch.from_numpy(live[name]).reshape(self._model[name].shape))
+        derive(self._mjm, self._model, self._fields)
 
     def tensors(self) -> dict[str, Tensor]:
         """Derived constants too: computed again they may differ."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from gpusim_rl.core.graphs import capture
 from gpusim_rl.core.streams import launch, start_warp, warp_stream
 from gpusim_rl.sim import data_sensors, kernels
-from gpusim_rl.sim.base import BOUNDS, LIMIT, STATE, Sim, with_derived
+from gpusim_rl.sim.base import BOUNDS, LIMIT, STATE, Sim, derive, with_derived
 from gpusim_rl.sim.capacity import pool_size
 from gpusim_rl.sim.warp_model import (
     accepted,
@@ -132,7 +132,8 @@ class Warp(Sim):
         deterministic: bool,
         graph: bool = True,
     ):
-        mjm, fields = accepted(mjm), with_derived(fields)
+        mjm, self._inputs = accepted(mjm), fields  # of mj_setConst
+        self._mjm, fields = mjm, with_derived(fields)
         start_warp()
         kernels.separate_modules("mujoco_warp")
         self._device = wp.get_device(device)
@@ -231,8 +232,8 @@ class Warp(Sim):
         return sizes | ({"njmax": 2 * self.d.njmax} if rows else {})
 
     def refresh(self) -> None:
-        with self._scope():
-            mjw.set_const(self.m, self.d)
+        # mjw.set_const would be hundreds of launches, and kernels of its own to compile.
+        derive(self._mjm, self._model, self._inputs)
 
     def tensors(self) -> dict[str, Tensor]:
         """Derived constants too: computed again they may differ."""
