@@ -38,7 +38,9 @@ def test_each_kernel_of_the_physics_is_compiled_alone():
     launches = kernels.launches_of(lambda: make_sim(cfg, task, "warp", 2, "cpu"))
     physics = [x for x, _ in launches if not x.name.startswith("gpusim_rl.")]
     assert len(physics) > 60 and all(len(x.kernels) == 1 for x in physics)
-    assert not any(kind in x.name for kind in ("flex", "tendon_bias", "weld", "set_const") for x in physics)
+    assert not any(
+        kind in x.name for kind in ("flex", "tendon_bias", "weld", "set_const") for x in physics
+    )
     # on CUDA alone a block has several threads
     assert {block for _, block in launches} >= {32, 64, 256}
     own = {x.name for x, _ in launches} - {x.name for x in physics}
