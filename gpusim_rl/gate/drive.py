@@ -121,7 +121,7 @@ class Totals:
         self.lived, self.settled, self.since = np.zeros((3, count), int)
         self.goal = np.zeros((count, 0))  # the command of now
         self.last: Array | None = None
-        self.step = np.zeros((count, model.nu))  # the last change of the targets
+        self.step: Array | None = None  # the last change of the targets
         self.first, self.second = np.zeros((2, count, model.nu))
         self.driven_joints = robot.joints[robot.joints >= 0]
         limited = model.jnt_limited[self.driven_joints] > 0
@@ -151,7 +151,8 @@ class Totals:
             step = targets - self.last
             s["change"] = ((step / self.width) ** 2).sum(1)
             self.first += np.where(alive[:, None], step, 0.0) ** 2
-            self.second += np.where(alive[:, None], step - self.step, 0.0) ** 2
+            if self.step is not None:
+                self.second += np.where(alive[:, None], step - self.step, 0.0) ** 2
             self.step = step
         self.last = targets
         self.since += 1

@@ -103,8 +103,19 @@ def check(robot: Robot, settings: Settings, skipped: dict[str, str]) -> None:
 
 
 def adoption(policy: Policy) -> Json:
-    """What a file that others trained says of its source; {} of our own."""
-    return json.loads(policy.session.get_modelmeta().custom_metadata_map.get("adopted", "{}"))
+    """What a file that others trained says of its source; {} of our own.
+
+    ValueError unless that is `source`, `licence`, `card` (SHA-256) and a list `reads_unmeasured`.
+    """
+    if (text := policy.session.get_modelmeta().custom_metadata_map.get("adopted")) is None:
+        return {}
+    try:
+        about = json.loads(text)
+        names = {key: str(about[key]) for key in ("source", "licence", "card")}
+        return names | {"reads_unmeasured": [*map(str, about["reads_unmeasured"])]}
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        why = f"{type(error).__name__} {error}"[:200]
+        raise ValueError(f"what it says of those who trained it is not valid: {why}") from None
 
 
 def drive_parts(

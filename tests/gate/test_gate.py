@@ -140,7 +140,8 @@ def test_draws_are_keyed(robot):
     assert len({*np.concatenate(starts)}) == 12
     several = drive([planned(robot, x, 2, 1) for x in ("normal", "delay 1")])
     # onnxruntime's last bits depend on the number of robots
-    np.testing.assert_allclose(several[1], drive([planned(robot, "delay 1", 2, 1)])[0], rtol=1e-5)
+    for a, b in zip(several[1], drive([planned(robot, "delay 1", 2, 1)])[0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
 def test_worlds_differ_as_planned(robot):
@@ -336,7 +337,7 @@ def test_totals_of_one_step(robot):
 def test_chatter_of_sines(robot):
     """A sine's frequency is found, and how much of it is chatter; a target at rest has none."""
     plan = planned(robot, "normal", count=2)
-    totals, t = Totals([plan]), np.arange(5000)
+    totals, t = Totals([plan]), np.arange(1000)
     worlds = Worlds([plan])
     totals.command(plan.command[0], 0)
     targets = np.zeros((len(t), 2, 12))
@@ -346,7 +347,7 @@ def test_chatter_of_sines(robot):
         totals.add(worlds, each, np.array([True, False]))
     of = trembling(DriveResult(*(x[:1] for x in totals.result(*np.zeros((2, 2), bool)))), 0.02)
     share = np.sin(np.pi * 2.0 * 0.02) ** 2
-    assert of["rms"][:3] == pytest.approx([0.1, 0.0, 0.1 * share / np.sqrt(2)], rel=1e-3)
+    assert of["rms"][:3] == pytest.approx([0.1, 0.0, 0.1 * share / np.sqrt(2)], rel=5e-3)
     assert of["hz"][:3] == pytest.approx([25.0, 0.0, 2.0], rel=0.02)
     assert not totals.second[1].any()  # of a robot that fell
 
@@ -380,8 +381,8 @@ def test_a_robot_that_falls_stops(robot):
     results = [drive([plan])[0] for plan in (thrown, longer)]
     assert results[0].fell.tolist() == [True, True, False, False] and not results[0].fault.any()
     assert results[0].lived[0] < 260 < results[0].lived[2] == 300
-    first, second = ([x[:2] for x in one] for one in results)
-    np.testing.assert_array_equal(first, second)  # nothing counts after a fall
+    for first, second in zip(*results, strict=True):  # nothing counts after a fall
+        np.testing.assert_array_equal(first[:2], second[:2])
 
 
 def test_a_base_without_a_name_falls_too(robot):
@@ -469,6 +470,7 @@ def test_the_gate_writes_a_verdict(file, tmp_path, capsys):
     before = file.read_bytes()
     report = run_gate(file, f"out={tmp_path / 'gate.json'}")
     said = capsys.readouterr().out
+    assert "success" in (tmp_path / "gate.svg").read_text()
     assert "passes the gate" in said and len(report["rows"]) == 14 and "contact*" in said
     verdict = command_of_gate.verdict_of(file)
     assert verdict and verdict["verdict"] == report["verdict"] == "pass"
@@ -484,39 +486,39 @@ def test_the_gate_writes_a_verdict(file, tmp_path, capsys):
         command_of_gate.verdict_of(file)
 
 
-def test_a_badge(file, tmp_path):
-    """Beside out= lies a picture with the verdict, which is grey unless the limits are usual."""
-    run_gate(file, f"out={tmp_path / 'gate.json'}")
-    drawn = (tmp_path / "gate.svg").read_text()
-    says = [x.text for x in ElementTree.fromstring(drawn).iter() if x.text and x.text.strip()]
-    assert says == [f"{says[1]}: {says[2]}", "gpusim gate", says[2]]
-    assert says[2].startswith("passes, success ") and says[2].endswith("other settings")
+def test_a_badge():
+    """A small picture of the verdict, which is grey unless the settings are the usual ones."""
     drawings = [
-        command_of_gate.badge(REPORT | {"verdict": verdict, "changed": {}})
-        for verdict in ("pass", "fail")
+        command_of_gate.badge(REPORT | {"verdict": verdict, "changed": changed})
+        for verdict, changed in (("pass", {}), ("fail", {}), ("pass", {"robots": 40}))
     ]
-    for color, of in zip(command_of_gate.COLORS.values(), [*drawings, drawn], strict=True):
-        assert [x for x in command_of_gate.COLORS.values() if x in of] == [color]
+    for color, drawn in zip(command_of_gate.COLORS.values(), drawings, strict=True):
+        assert [x for x in command_of_gate.COLORS.values() if x in drawn] == [color]
+    says = [[x.text for x in ElementTree.fromstring(drawn).iter("{*}text")] for drawn in drawings]
+    assert says[1] == ["gpusim gate", "fails, success 0.95"]
+    assert says[2] == ["gpusim gate", "passes, success 0.95, other settings"]
 
 
-def test_tracking_of_what_others_trained_is_reported(file, tmp_path, capsys):
-    """`adopted` in the metadata: the tracking is reported, and source and readings are said."""
+def test_tracking_of_what_others_trained_is_reported(file, capsys):
+    """`adopted` in the metadata: the tracking is not judged, and source and readings are said."""
     about = {"source": "a/b@c1d2 p.onnx", "licence": "MIT", "card": 64 * "f"}
     about |= {"reads_unmeasured": ["velocity"]}
-    strict = ("gate.limits.tracking=0.99", "gate.limits.success=0", "gate.seconds=3")
-    with pytest.raises(SystemExit):
-        run_gate(file, *strict)
-    assert "fails the gate: constant: tracking" in capsys.readouterr().err
     model = variants.without_checksums(onnx.load(file))
     model.metadata_props.add(key="adopted", value=json.dumps(about))
     file.write_bytes(sealed(model))
-    run_gate(file, *strict)
+    run_gate(file, "gate.limits.tracking=0.99")  # three robots never prove it
     verdict, said = command_of_gate.verdict_of(file), capsys.readouterr().out
     assert verdict and verdict["adopted"] == about and "constant: tracking, the mean" in said
     assert "adopted: a/b@c1d2 p.onnx, MIT, card ffffffffffff\n" in said
     assert "what no robot measures: velocity\n" in said and "not its makers'" in said
     fallen = [{"falls": {"value": 0.6}}]
     assert command_of_gate.adoption_lines(about, fallen)[-1].endswith("is the card right?")
+    wrong: Any = SimpleNamespace()
+    for text in ("[" * 100_000, "{}", "3", '{"source": "a", "licence": "b", "card": "c"}'):
+        meta = SimpleNamespace(custom_metadata_map={"adopted": text})
+        wrong.session = SimpleNamespace(get_modelmeta=lambda meta=meta: meta)
+        with pytest.raises(ValueError, match="those who trained it is not valid"):
+            gate.adoption(wrong)
 
 
 def test_the_verdict_in_another_file(file, tmp_path, capsys):
