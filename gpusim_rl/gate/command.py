@@ -212,7 +212,7 @@ def badge(report: Json) -> str:
     from gpusim_rl.deploy.onboard.verdict import difference
 
     verdict = {"pass": "passes", "fail": "fails"}[report["verdict"]]
-    left, right = "gpusim gate", f"{verdict}, success {report['success']['value']:.2f}"
+    left, right = "gpusim gate", f"{verdict}, success {report['success']['value']:.3f}"
     usual = not difference(report)
     right += "" if usual else ", other settings"
     first, second = (round(6.4 * len(x)) for x in (left, right))  # px, which the text is set to
