@@ -215,7 +215,7 @@ def badge(report: Json) -> str:
     left, right = "gpusim gate", f"{verdict}, success {report['success']['value']:.3f}"
     usual = not difference(report)
     right += "" if usual else ", other settings"
-    first, second = (round(6.4 * len(x)) for x in (left, right))  # px, which the text is set to
+    first, second = (round(6.1 * len(x)) for x in (left, right))  # px, which the text is set to
     color = COLORS[report["verdict"] if usual else "other"]
     sizes = dict(first=first, second=second, split=first + 12, rest=second + 12, start=first + 18)
     return BADGE.format(left=left, right=right, color=color, width=first + second + 24, **sizes)
