@@ -1,6 +1,7 @@
 """`play.py mode=gate` and mode=ab, and `gate=true` of train.py: judge or compare files."""
 
 import json
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,8 @@ def gate_policy(cfg: Json) -> None:
     """mode=gate: print what the policy does, write the verdict into its file.
 
     judged= names another file for the policy with its verdict, and the variants lie beside that.
-    out= holds all of it as JSON. Exits with 1 if the policy fails, or a variant is refused.
+    out= holds all of it as JSON, and beside it lies a badge. Exits with 1 if the policy fails, or a
+    variant is refused.
     """
     with errors.one_line_errors():
         path = policy_file(cfg)
@@ -33,7 +35,8 @@ def gate_policy(cfg: Json) -> None:
             report["variants"] = rows
             print(variants.table(rows))
         if cfg["out"]:
-            write_whole(Path(cfg["out"]), f"{json.dumps(report, indent=2)}\n".encode())
+            write_whole(out := Path(cfg["out"]), f"{json.dumps(report, indent=2)}\n".encode())
+            write_whole(out.with_suffix(".svg"), badge(report).encode())
     if line := failure(judged, report):
         errors.exit_with_error(line, 1)
 
@@ -168,10 +171,54 @@ def text(report: Json) -> str:
         lines.append("no command is followed: falls and limits alone are judged")
     if report["rotation"]:
         lines.append("of the command the position alone is judged, and not the rotation")
+    parts = sorted(report["chatter"], key=lambda x: -x["rms"])
+    trembling = (f"{x['joint']} {x['rms']:.4f} {x['hz']:.1f} ({x['scenario']})" for x in parts)
+    each = f"chatter [{parts[0]['unit']}, Hz] at most: {', '.join(trembling)}"
+    lines.append(textwrap.fill(each, 100, subsequent_indent="  "))
+    if about := report["adopted"]:
+        lines += adoption_lines(about, report["rows"])
     won = report["success"]
     low, high = won["interval"]
     lines.append(f"success {won['value']:.3f} ({low:.3f} to {high:.3f}) of {won['of']} robots")
     return "\n".join(lines)
+
+
+def adoption_lines(about: Json, rows: list[Json]) -> list[str]:
+    """What to know of a policy that others trained."""
+    lines = [f"adopted: {about['source']}, {about['licence']}, card {about['card'][:12]}"]
+    if unmeasured := about["reads_unmeasured"]:
+        lines.append(f"it reads what no robot measures: {', '.join(unmeasured)}")
+    limits = "the limits are gpusim_rl's for small walkers, not its makers'"
+    lines.append(f"{limits}; tracking is reported, not judged")
+    if rows[0]["falls"]["value"] > 0.5:
+        lines.append("most robots fall in normal: is the card right?")
+    return [errors.printable(line) for line in lines]
+
+
+COLORS = {"pass": "#2e7d32", "fail": "#b3261e", "other": "#595959"}
+BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img">
+<title>{left}: {right}</title>
+<clipPath id="round"><rect width="{width}" height="20" rx="3"/></clipPath>
+<g clip-path="url(#round)"><path fill="#333" d="M0 0h{split}v20H0z"/>
+<path fill="{color}" d="M{split} 0h{rest}v20h-{rest}z"/></g>
+<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">
+<text x="6" y="14" textLength="{first}">{left}</text>
+<text x="{start}" y="14" textLength="{second}">{right}</text></g></svg>
+"""
+
+
+def badge(report: Json) -> str:
+    """A verdict as a small picture (SVG); grey if the settings were not the usual ones."""
+    from gpusim_rl.deploy.onboard.verdict import difference
+
+    verdict = {"pass": "passes", "fail": "fails"}[report["verdict"]]
+    left, right = "gpusim gate", f"{verdict}, success {report['success']['value']:.3f}"
+    usual = not difference(report)
+    right += "" if usual else ", other settings"
+    first, second = (round(6.1 * len(x)) for x in (left, right))  # px, which the text is set to
+    color = COLORS[report["verdict"] if usual else "other"]
+    sizes = dict(first=first, second=second, split=first + 12, rest=second + 12, start=first + 18)
+    return BADGE.format(left=left, right=right, color=color, width=first + second + 24, **sizes)
 
 
 def failure(path: Path, report: Json) -> str:

@@ -16,7 +16,7 @@ from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.drive import drive
 from gpusim_rl.gate.judge import ENDURANCE, changed, settings_for, succeeded
 from gpusim_rl.gate.robot import Robot, make_robot
-from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
+from gpusim_rl.gate.scenarios import CONTACT, SCENARIOS, Plan, Settings, lacks
 
 Array = np.ndarray
 BETS = np.array([0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9])  # shares of the wealth
@@ -135,11 +135,11 @@ def check_same(a: Robot, b: Robot, titles: Sequence[str]) -> None:
 
 
 def scenarios(robot: Robot, settings: Settings) -> list[str]:
-    """The scenarios that are compared: all that fit the robot, without the endurance.
+    """The scenarios that are compared: all that fit the robot, without the endurance and `contact`.
 
     A verdict may leave some out by `gate.reported`. A comparison would then miss what they show.
     """
-    left_out = {ENDURANCE, *lacks(robot, settings["sim"])}
+    left_out = {ENDURANCE, CONTACT, *lacks(robot, settings["sim"])}
     return [name for name in SCENARIOS if name not in left_out]
 
 

@@ -35,6 +35,9 @@ class DriveResult(NamedTuple):
     # root mean square of the targets' change in a control step, as a share of the range of the
     # control or of the joint; NaN if no actuator has one
     change: Array
+    # (B, nu) mean squares of the targets' change in a control step, and of the change of that
+    first: Array
+    second: Array
 
 
 @torch_threads(1)  # torch's would fight the engine's
@@ -118,6 +121,8 @@ class Totals:
         self.lived, self.settled, self.since = np.zeros((3, count), int)
         self.goal = np.zeros((count, 0))  # the command of now
         self.last: Array | None = None
+        self.step: Array | None = None  # the last change of the targets
+        self.first, self.second = np.zeros((2, count, model.nu))
         self.driven_joints = robot.joints[robot.joints >= 0]
         limited = model.jnt_limited[self.driven_joints] > 0
         low, high = model.jnt_range[self.driven_joints].T
@@ -143,7 +148,12 @@ class Totals:
             fast = np.abs(worlds.qvel[:, model.jnt_dofadr[joints]]) > settings["fastest"]
             s["speed"] = (fast & self.hinges).mean(1)
         if self.last is not None:
-            s["change"] = (((targets - self.last) / self.width) ** 2).sum(1)
+            step = targets - self.last
+            s["change"] = ((step / self.width) ** 2).sum(1)
+            self.first += np.where(alive[:, None], step, 0.0) ** 2
+            if self.step is not None:
+                self.second += np.where(alive[:, None], step - self.step, 0.0) ** 2
+            self.step = step
         self.last = targets
         self.since += 1
         wait = settings["settle"].get(self.robot.follows, 0.0)
@@ -186,6 +196,8 @@ class Totals:
             offset=offset,
             transport=transport,
             change=np.sqrt(mean["change"] / self.ranged) if self.ranged else nothing,
+            first=self.first / n[:, None],
+            second=self.second / n[:, None],
             **{name: mean[name] for name in ("torque", "joint", "speed", "power")},
         )
 

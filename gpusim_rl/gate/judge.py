@@ -25,12 +25,15 @@ from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
 from gpusim_rl.envs.command_columns import rotations
 from gpusim_rl.gate.drive import DriveResult, drive
 from gpusim_rl.gate.robot import Robot, make_robot
-from gpusim_rl.gate.scenarios import SCENARIOS, Plan, Settings, lacks
+from gpusim_rl.gate.scenarios import CONTACT, SCENARIOS, Plan, Settings, contact_plans, lacks
 from gpusim_rl.gate.settings import usual_settings
 
 # Keys of a report that its verdict has, besides success.
-VERDICT_KEYS = "verdict complaints skipped follows kind reported seed changed".split()
+VERDICT_KEYS = (
+    "verdict complaints skipped follows kind reported seed changed chatter adopted".split()
+)
 CONSTANT, ENDURANCE = "constant", "endurance"
+TRACKING = "tracking"
 MEANS = ("error", "turn", "torque", "joint", "speed", "power", "transport", "change")
 NAMES = {"rate": "falls per robot-hour"}  # in lines of `failures`
 TRIAL = 0.5  # s
@@ -45,24 +48,31 @@ def evaluate_policy(
     `title` begins the lines that `say` takes: what it will need, and how much is done.
 
     Returns `rows` of results, `success` over all robots, `complaints`, `verdict`, `skipped`:
-    scenario → what the robot lacks for it, and whether a `rotation` is commanded.
+    scenario → what the robot lacks for it, whether a `rotation` is commanded, the `chatter` of each
+    joint, and what a file that others trained says of itself, `adopted`.
 
     ValueError if neither a fall nor the following of a command could be seen, or all scenarios
     are reported only.
     """
-    robot = make_robot(policy)
+    robot, adopted = make_robot(policy), adoption(policy)
     settings = settings_for(robot.kind, settings)
     skipped = lacks(robot, settings["sim"])
     check(robot, settings, skipped)
     names = [name for name in SCENARIOS if name not in skipped and name != ENDURANCE]
     short, long = settings, settings["endurance"]
-    plans = [Plan(robot, x, short["robots"], short["seconds"], settings, seed) for x in names]
+    size = short["robots"], short["seconds"], settings, seed
+    plans = [Plan(robot, name, *size) for name in names if name != CONTACT]
+    contact = [] if CONTACT in skipped else contact_plans(robot, settings, seed)
+    parts = [plans + [x for x in contact if x.robot is robot]]
+    parts += [[x] for x in contact if x.robot is not robot]  # each with a model of its own
     seconds = max(1, round(60 * long["minutes"]))
-    parts = [plans, [Plan(robot, ENDURANCE, long["robots"], seconds, settings, seed)]]
+    parts.append([Plan(robot, ENDURANCE, long["robots"], seconds, settings, seed)])
     what = f"{len(names)} scenarios of {short['robots']} robots for {short['seconds']} s, "
     what += f"and {long['robots']} robots for {duration(seconds)}"
-    rows = drive_parts(parts, title, what, say)
-    lines = failures(rows, robot, settings)
+    driven = drive_parts(parts, title, what, say)
+    rows = [row_of(name, driven) for name in [*names, ENDURANCE]]
+    limits = {key: x for key, x in settings["limits"].items() if not adopted or key != TRACKING}
+    lines = failures(rows, robot, {**settings, "limits": limits})
     return {
         "verdict": "fail" if lines else "pass",
         "success": success(rows),
@@ -72,6 +82,8 @@ def evaluate_policy(
         "kind": robot.kind,
         "rotation": bool(rotations(policy.command or {})),
         "reported": [x["scenario"] for x in rows if not x["judged"]],
+        "chatter": chatter(rows, robot),
+        "adopted": adopted,
         "seed": seed,
         "changed": changed(settings, robot.kind),
         "rows": rows,
@@ -90,14 +102,34 @@ def check(robot: Robot, settings: Settings, skipped: dict[str, str]) -> None:
         raise ValueError("gate.reported leaves nothing to judge")
 
 
-def drive_parts(parts: list[list[Plan]], title: str, what: str, say: Say) -> list[Json]:
-    """The results of parts, one after another; the plans of a part are driven side by side.
+def adoption(policy: Policy) -> Json:
+    """What a file that others trained says of its source; {} of our own.
+
+    ValueError unless that is `source`, `licence`, `card` (SHA-256) and a list `reads_unmeasured`.
+    """
+    if (text := policy.session.get_modelmeta().custom_metadata_map.get("adopted")) is None:
+        return {}
+    try:
+        about = json.loads(text)
+        names = {key: str(about[key]) for key in ("source", "licence", "card")}
+        return names | {"reads_unmeasured": [*map(str, about["reads_unmeasured"])]}
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        why = f"{type(error).__name__} {error}"[:200]
+        raise ValueError(f"what it says of those who trained it is not valid: {why}") from None
+
+
+def drive_parts(
+    parts: list[list[Plan]], title: str, what: str, say: Say
+) -> list[tuple[Plan, DriveResult]]:
+    """Each plan of parts and its results.
+
+    The parts are driven one after another, and the plans of a part side by side.
 
     The first line says how long all will take: a step of many robots takes longer than one of few,
     so some steps of each part are tried before. The percentage is of this time.
     """
     times = [trial_step(plans) * plans[0].steps for plans in parts]
-    whole, done, rows = sum(times), 0.0, list[Json]()
+    whole, done, driven = sum(times), 0.0, list[tuple[Plan, DriveResult]]()
     cores = cores_available()
     say(f"{title}: {what}: about {duration(whole)} on {cores} core{'s' * (cores > 1)}")
     with progress(title, say) as tell:
@@ -108,9 +140,9 @@ def drive_parts(parts: list[list[Plan]], title: str, what: str, say: Say) -> lis
                     yield i
                     tell((done + part * (i + 1) / steps) / whole)
 
-            rows += [row(*x) for x in zip(plans, drive(plans, count), strict=True)]
+            driven += zip(plans, drive(plans, count), strict=True)
             done += part
-    return rows
+    return driven
 
 
 def trial_step(plans: list[Plan]) -> float:
@@ -249,7 +281,7 @@ def row(plan: Plan, result: DriveResult) -> Json:
     robot, settings, fell = plan.robot, plan.settings, result.fell | result.fault
     means = {key: mean(getattr(result, key)) for key in MEANS}
     if plan.scenario == CONSTANT:
-        means["tracking"] = share(~fell & (result.offset <= 1))
+        means[TRACKING] = share(~fell & (result.offset <= 1))
     if plan.scenario == ENDURANCE:
         steps = max(1, int(result.lived.sum()))
         means["rate"] = rate(int(fell.sum()), steps * robot.policy.dt / 3600)
@@ -261,7 +293,47 @@ def row(plan: Plan, result: DriveResult) -> Json:
         "success": share(succeeded(plan, result)),
         "falls": share(fell),
         **{key: x for key, x in means.items() if x is not None},
+        **trembling(result, robot.policy.dt),
     }
+
+
+def trembling(result: DriveResult, dt: float) -> Json:
+    """Of each target q (nu,): `rms` of (qₜ - 2 qₜ₋₁ + qₜ₋₂) / 4, in its unit, and a frequency `hz`.
+
+    An oscillation from step to step counts whole, one at 2 Hz with dt = 0.02 s by 1.6 %. The
+    frequency is that of a sine with the same ratio of second to first differences.
+    """
+    first, second = result.first.mean(0), result.second.mean(0)
+    ratio = np.sqrt(second / np.maximum(first, np.finfo(float).tiny)) / 2  # 0 if q never changes
+    hz = np.arcsin(np.minimum(ratio, 1.0)) / (np.pi * dt)
+    return {"rms": (np.sqrt(second) / 4).tolist(), "hz": hz.tolist()}
+
+
+def row_of(name: str, driven: list[tuple[Plan, DriveResult]]) -> Json:
+    """The row of a scenario: of all its robots, and in `options` of those of each plan."""
+    parts = [(plan, result) for plan, result in driven if plan.scenario == name]
+    results = [result for _, result in parts]
+    whole = row(parts[0][0], DriveResult(*map(np.concatenate, zip(*results, strict=True))))
+    if name != CONTACT:
+        return whole
+    each = {plan.options: row(plan, result) for plan, result in parts}
+    return whole | {
+        "options": {
+            options: {key: one[key]["value"] for key in SHARES if key in one}
+            for options, one in each.items()
+        }
+    }
+
+
+def chatter(rows: list[Json], robot: Robot) -> list[Json]:
+    """How each actuator's target trembles, in the scenario where it does so most."""
+    outputs, lines = robot.policy.outputs, []
+    for i, (joint, unit) in enumerate(zip(robot.policy.joints, outputs["units"], strict=True)):
+        worst = max(rows, key=lambda one: one["rms"][i])
+        figures = {key: float(f"{worst[key][i]:.4g}") for key in ("rms", "hz")}
+        name = joint or outputs["drives"][i]
+        lines.append({"joint": name, **figures, "unit": unit, "scenario": worst["scenario"]})
+    return lines
 
 
 def failures(rows: list[Json], robot: Robot, settings: Settings) -> list[str]:
@@ -275,7 +347,7 @@ def exceeded(one: Json, robot: Robot, settings: Settings) -> list[str]:
     ends = {
         key: [x["value"]] * 2 if settings["quick"] else x["interval"]
         for key, x in one.items()
-        if isinstance(x, dict)
+        if isinstance(x, dict) and "interval" in x
     }
     keys = {"falls": "falls", "error": robot.follows} | {key: key for key in JUDGED}
     if name == ENDURANCE:  # few robots, for long: falls per hour count
@@ -285,7 +357,7 @@ def exceeded(one: Json, robot: Robot, settings: Settings) -> list[str]:
             figures = f"{figures_of(one[key]['value'], 'up', high)}, at most {limits[limit]:g}"
             lines.append(f"{name}: {NAMES.get(key, key)} {figures}")
     for key in () if name == ENDURANCE else ("success", "tracking"):
-        if key in ends and (low := ends[key][0]) < limits[key]:
+        if key in ends and key in limits and (low := ends[key][0]) < limits[key]:
             figures = f"{figures_of(one[key]['value'], 'down', low)}, at least {limits[key]:g}"
             lines.append(f"{name}: {NAMES.get(key, key)} {figures}")
     return lines
@@ -316,11 +388,13 @@ def table(rows: list[Json]) -> str:
     keys = {name: KEYS.get(name, name) for name in COLUMNS}
     keys = {name: key for name, key in keys.items() if any(key in x for x in rows)}
     width = {name: 13 if name in SHARES else 8 for name in keys}
-    lines = [f"{'scenario':10}{'robots':>7}" + "".join(f"{x:>{width[x]}}" for x in keys)]
+    head = "".join(f"{x:>{width[x]}}" for x in keys)
+    lines = [f"{'scenario':10}{'robots':>7}{head}{'chatter':>9}{'Hz':>6}"]
     for one in rows:
         name = one["scenario"] + ("" if one["judged"] else "*")
         cells = [f"{cell(one.get(key), x in SHARES):>{width[x]}}" for x, key in keys.items()]
-        lines.append(f"{name:10}{one['robots']:7}{''.join(cells)}")
+        rms, hz = max(zip(one["rms"], one["hz"], strict=True))
+        lines.append(f"{name:10}{one['robots']:7}{''.join(cells)}{rms:9.4f}{hz:6.1f}")
     if not all(x["judged"] for x in rows):
         lines.append("* reported, not judged")
     for tracking in (x["tracking"] for x in rows if "tracking" in x):
@@ -331,6 +405,9 @@ def table(rows: list[Json]) -> str:
         low, high = falls["interval"]
         figures = f"{falls['count']}, per hour {falls['value']:.2f} ({low:.2f} to {high:.2f})"
         lines.append(f"{ENDURANCE}: falls in {falls['hours']:.2f} robot-hours: {figures}")
+    for sets in (x["options"] for x in rows if "options" in x):
+        parts = (f"{k} {' '.join(f'{x:.3f}' for x in of.values())}" for k, of in sets.items())
+        lines.append(f"{CONTACT}: {', '.join(next(iter(sets.values())))}: {'; '.join(parts)}")
     return "\n".join(lines)
 
 

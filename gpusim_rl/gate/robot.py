@@ -3,7 +3,9 @@
 All is read from the file, since a robot's computer has nothing else.
 """
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -33,7 +35,7 @@ class Robot:
     free: FreeBody | None  # the base if it floats freely, so that it can be pushed anywhere
     up: Array  # (3,) the world's up axis in the base's axes, in the safe pose
     height: float  # of the base in the safe pose [m]; 0 unless the robot stands on the ground
-    feet: int  # how many of its bodies touch anything in that pose
+    feet: int  # how many of its bodies touch the ground in that pose
     follows: str  # velocity | position | nothing: what of the robot follows the command
     place: str  # name of the sensor of the position that follows the command; empty if none does
     torque: Array  # (nu,) the largest force of each actuator; inf without a limit
@@ -79,6 +81,14 @@ def compiled(mjcf: str, base: int = 0) -> mujoco.MjModel:
     return model
 
 
+def with_options(robot: Robot, **options: Any) -> Robot:
+    """A robot whose model has other options, such as `cone`, than its file says."""
+    model = copy.copy(robot.model)
+    for name, value in options.items():
+        setattr(model.opt, name, value)
+    return replace(robot, model=model)
+
+
 def base_body(model: mujoco.MjModel) -> int:
     """The free body that carries the robot, or the first with a vertical slide; 0 for neither."""
     base, vertical = free_base(model), abs(model.jnt_axis[:, 2]) > 0.99
@@ -89,15 +99,17 @@ def base_body(model: mujoco.MjModel) -> int:
 def posture(model: mujoco.MjModel, base: int) -> tuple[Array, float, int]:
     """(3,) the up axis in the base's axes, the base's height, and the feet, in the safe pose.
 
-    The height is 0 for a robot that touches nothing when it holds the pose for a moment. Feet are
-    the bodies that touch something then.
+    The height is 0 for a robot that touches no ground when it holds the pose for a moment. Feet are
+    the bodies that touch what is fixed to the world then: a hand on a thigh is none.
     """
     data = safe_state(model)
     up, height = data.xmat[base].reshape(3, 3)[2].copy(), data.xpos[base][2] - ground(model)
     data.ctrl[:] = safe_controls(model)
     mujoco.mj_step(model, data, round(SETTLING / model.opt.timestep))
-    feet = {*model.geom_bodyid[data.contact.geom[: data.ncon]].flat} - {0}
-    return up, float(height) if base and data.ncon else 0.0, len(feet)
+    bodies = model.geom_bodyid[data.contact.geom[: data.ncon]]  # (contacts, 2)
+    fixed = model.body_weldid[bodies] == 0
+    feet = {*bodies[~fixed & fixed[:, ::-1]]}
+    return up, float(height) if base and feet else 0.0, len(feet)
 
 
 def safe_state(model: mujoco.MjModel) -> mujoco.MjData:

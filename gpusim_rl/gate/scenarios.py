@@ -6,18 +6,21 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import mujoco
 import numpy as np
 import torch
 
 from gpusim_rl.core import maths
 from gpusim_rl.envs.command_columns import plain_columns, rotations
-from gpusim_rl.gate.robot import Robot
+from gpusim_rl.gate.robot import Robot, with_options
 
 Array = np.ndarray
 Settings = Mapping[str, Any]  # the section `gate` of a configuration
 SHARES = 0.1, 0.25, 0.5, 0.75, 1.0  # of a number's range, of commands that are held
 STANDING = 0.1  # share of robots that are told to stand, where velocities are commanded
 CYCLE = 5  # s between two commands that are drawn
+CONTACT = "contact"
+ELLIPTIC = int(mujoco.mjtCone.mjCONE_ELLIPTIC)
 
 
 class Plan:
@@ -36,6 +39,8 @@ class Plan:
         dropout: chance that a reading is not delivered in a control step.
         bias, noise: shares of the settings' errors that the readings have.
         friction: (B,) sliding friction; NaN is the model's.
+        solref: (B,) factors on the time constant of contacts.
+        options: which options of contact the robots have; empty for the file's own.
         payload: (B,) share of the robot's mass, added to its base.
         slope, towards: (B,) slope of the ground, and its direction upwards [rad].
         joints, heading: (B, nu) and (B,) of the start [rad].
@@ -47,7 +52,7 @@ class Plan:
         self.robot, self.scenario, self.settings, self.seed = robot, scenario, settings, seed
         self.count, self.seconds = count, seconds
         self.push = np.zeros((seconds, count, 2))
-        self.friction = np.full(count, np.nan)
+        self.friction, self.solref, self.options = np.full(count, np.nan), np.ones(count), ""
         self.payload, self.slope, self.towards = np.zeros((3, count))
         self.delay, self.dropout, self.bias, self.noise = 0, 0.0, 0.0, 0.0
         spread = settings["start"]
@@ -190,6 +195,33 @@ def jump(plan: Plan, end: Array) -> None:
     plan.command = ends[np.arange(plan.seconds) // every % 2]
 
 
+def contact(plan: Plan) -> None:
+    """Nothing but commands: what differs are options of MuJoCo, as `contact_plans` has them."""
+
+
+def contact_plans(robot: Robot, settings: Settings, seed: int) -> list[Plan]:
+    """The plans of `contact`: the same quarter of the robots under four sets of options.
+
+    Those are the file's own, elliptic cones with an `impratio`, softer or harder contacts of each
+    robot, and another timestep, or the nearest one that divides the control period.
+    """
+    numbers, dt = settings[CONTACT], robot.policy.dt
+    timestep = dt / max(1, round(dt / numbers["timestep"]))
+    sets = {
+        "the file's own": robot,
+        "solref": robot,
+        "elliptic": with_options(robot, cone=ELLIPTIC, impratio=numbers["impratio"]),
+        f"{1000 * timestep:.3g} ms": with_options(robot, timestep=timestep),
+    }
+    count, seconds, plans = max(1, settings["robots"] // len(sets)), settings["seconds"], []
+    for options, of in sets.items():
+        plans.append(plan := Plan(of, CONTACT, count, seconds, settings, seed))
+        plan.options = options
+        if options == "solref":
+            plan.solref = plan.draw("solref", *numbers["solref"])
+    return plans
+
+
 def endurance(plan: Plan) -> None:
     """Minutes on end: commands, and noise of the readings."""
     plan.noise = 1.0
@@ -209,18 +241,21 @@ SCENARIOS: dict[str, tuple[Callable[[Plan], None], str]] = {
     "commands": (commands, "a command"),
     "corners": (corners, "a command"),
     "constant": (constant, "a commanded velocity"),
+    CONTACT: (contact, "ground under it, in MuJoCo C"),
     "endurance": (endurance, ""),
 }
 
 
 def lacks(robot: Robot, engine: str = "native") -> dict[str, str]:
     """The scenarios that do not apply to a robot in an engine, and what it lacks for each."""
+    stands = bool(robot.free) and robot.height > 0
     has = {
         "": True,
         "a base": bool(robot.base),
         "a free base": bool(robot.free),
-        "ground under it": bool(robot.free) and robot.height > 0,
-        "ground that can slope": bool(robot.free) and robot.height > 0 and engine != "mjx",
+        "ground under it": stands,
+        "ground that can slope": stands and engine != "mjx",
+        "ground under it, in MuJoCo C": stands and engine == "native",
         "a command": bool(robot.policy.command),
         "a commanded velocity": robot.follows == "velocity",
     }

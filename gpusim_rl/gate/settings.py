@@ -1,10 +1,12 @@
 """Checks of the sections `gate` and `ab` of a configuration."""
 
 from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.core import ranges
 from gpusim_rl.deploy.onboard.verdict import Json
 
-PAIRS = ("late", "slope", "friction", "payload")  # ranges: least and greatest
+# ranges: least and greatest
+PAIRS = ("late", "slope", "friction", "payload", "contact.solref")
 VARIANTS = ("fp16", "int8")
 ENGINES = ("native", "warp", "mjx")
 MAX_ROBOT_SECONDS = 1_000_000  # of a scenario, whose plan is held in memory
@@ -28,7 +30,7 @@ def check_settings(cfg: Json) -> None:
     if cfg["ab"]["prove"] not in PROOFS:
         raise ValueError(f"ab.prove={cfg['ab']['prove']}: choose one of {', '.join(PROOFS)}")
     for key in PAIRS:
-        pair = cfg["gate"][key]
+        pair = flatten(cfg["gate"])[key]
         if not isinstance(pair, list) or len(pair) != 2 or pair[0] > pair[1]:
             raise ValueError(f"gate.{key}={pair}: expected [least, greatest]")
     if (engine := cfg["gate"]["sim"]) not in ENGINES:
@@ -43,7 +45,7 @@ def check_settings(cfg: Json) -> None:
 
 def check_compared(cfg: Json) -> None:
     """ValueError if a comparison alone is to leave scenarios out."""
-    if names := cfg["gate"]["reported"]:
+    if (names := cfg["gate"]["reported"]) != usual_settings()["reported"]:
         raise ValueError(f"A/B compares all scenarios: it does not use gate.reported={names}")
 
 

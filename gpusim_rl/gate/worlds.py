@@ -21,6 +21,7 @@ Array = np.ndarray
 SLIDING = {"geom_friction": 1, "pair_friction": 2}  # field → how many numbers are of sliding
 GROUND = ("geom_pos", "geom_quat")  # fields of the ground, which MJX cannot turn
 FIELDS = (*SLIDING, "body_mass", *GROUND)  # with a value of each world
+SOLREF = ("geom_solref", "pair_solref")  # the same, of MuJoCo C alone
 OPTIONS: dict[str, dict[str, bool]] = {"warp": dict(conditional=False, deterministic=False)}
 LEAST_MASS = 0.1  # of the base's mass, that a negative payload leaves
 
@@ -46,7 +47,7 @@ class Worlds:
     def __init__(self, plans: list[Plan]):
         self.robot = robot = plans[0].robot
         model, self.count = robot.model, sum(plan.count for plan in plans)
-        self.native = Native(model, self.count, fields=FIELDS, threads=cores_available())
+        self.native = Native(model, self.count, fields=FIELDS + SOLREF, threads=cores_available())
         sim = other_sim(robot, self.count, plans[0].settings["sim"]) or self.native
         self.sim = late_sim(sim, model, joined(plans, "late"))
         self.qpos, self.qvel = self.sim.qpos.numpy(), self.sim.qvel.numpy()
@@ -71,12 +72,15 @@ class Worlds:
         self.start(plans, turn)
 
     def write_fields(self, plans: list[Plan], turn: Tensor) -> None:
-        """Give each world its friction, its payload, and its ground: all that is fixed to it."""
+        """Give each world its friction, contacts, payload, and ground: all that is fixed to it."""
         model, base = self.robot.model, self.robot.base
         friction = torch.from_numpy(joined(plans, "friction"))[:, None, None]
         for name, columns in SLIDING.items():
             sliding = self.native.model(name)[..., :columns]
             sliding.copy_(torch.where(friction.isnan(), sliding, friction))
+        solref = torch.from_numpy(joined(plans, "solref"))[:, None]
+        for name in SOLREF:
+            self.native.model(name)[..., 0] *= solref
         # of the whole robot's mass, at the base's center of mass
         added = joined(plans, "payload") * model.body_subtreemass[base]
         mass = np.maximum(model.body_mass[base] + added, LEAST_MASS * model.body_mass[base])

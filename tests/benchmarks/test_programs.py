@@ -17,6 +17,7 @@ from benchmarks import (
     mjlab,
     profile,
     reference_ppo,
+    strangers,
     tasks,
     time_to_success,
 )
@@ -49,6 +50,22 @@ def test_tasks_has_a_row_for_each_pair(tmp_path, monkeypatch, capsys):
     head = next(i for i, row in enumerate(rows) if row[:2] == ["task,", "sim"])
     assert rows[head + 1 : head + 3] == [["cartpole,", "native", "8"], ["cartpole,", "warp", "8"]]
     assert tasks.TASKS == TASKS
+
+
+def test_strangers_stand_beside_the_demo(tmp_path, capsys):
+    """A row has commands and source; a file that cannot be judged has a line."""
+    (tmp_path / "broken.onnx").write_bytes(b"none")
+    few = ("gate.robots=2", "gate.seconds=1", "gate.endurance.minutes=0.02")
+    with pytest.raises(SystemExit) as end:
+        strangers.main([f"{tmp_path}", f"out={tmp_path / 'all.json'}", *few])
+    assert end.value.code == 1 and "broken.onnx" in capsys.readouterr().err
+    lines = (tmp_path / "all.md").read_text().splitlines()
+    heads = [x.split(" | ")[0] for x in lines if x[:2] == "| "]
+    assert heads == ["| policy", "| ---", "| quadruped"]
+    assert "forward -1 to 1 m/s" in lines[4] and "gpusim_rl" in lines[4]
+    assert lines[-1].startswith("- broken cannot be judged: ")
+    (report,) = json.loads((tmp_path / "all.json").read_text())["policies"]
+    assert report["cpu_s"] > 0 and len(report["rows"]) == 14
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import shutil
 import stat
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
+from xml.etree import ElementTree
 
 import mujoco
 import numpy as np
@@ -30,9 +32,9 @@ from gpusim_rl.gate import command as command_of_gate
 from gpusim_rl.gate import judge as gate
 from gpusim_rl.gate import variants
 from gpusim_rl.gate.drive import DriveResult, ReadingErrors, Totals, drive
-from gpusim_rl.gate.judge import failures, rate, row, table
+from gpusim_rl.gate.judge import failures, rate, row, table, trembling
 from gpusim_rl.gate.robot import Robot, base_body, make_robot, posture
-from gpusim_rl.gate.scenarios import SCENARIOS, Plan, lacks
+from gpusim_rl.gate.scenarios import SCENARIOS, Plan, contact_plans, lacks
 from gpusim_rl.gate.worlds import Worlds
 from gpusim_rl.robots.free_bodies import free_base
 
@@ -44,7 +46,8 @@ TINY = (
 )
 SETTINGS: dict[str, Any] = compose_plain("play", [])["gate"]
 REPORT = dict.fromkeys(gate.VERDICT_KEYS, "pass") | {"complaints": [], "rows": []}
-REPORT |= {"success": {"value": 0.95, "interval": [0.9, 1.0], "of": 100}}
+REPORT |= {"chatter": [{"joint": "knee", "rms": 0.01, "hz": 9.0, "unit": "rad", "scenario": "x"}]}
+REPORT |= {"adopted": {}, "success": {"value": 0.95, "interval": [0.9, 1.0], "of": 100}}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +75,9 @@ def test_what_is_read_from_the_file(robot):
     assert robot.model.body(robot.base).name == "trunk" and robot.follows == "velocity"
     assert robot.height == pytest.approx(0.29) and robot.up == pytest.approx([0, 0, 1])
     assert robot.torque[:3] == pytest.approx([23.7, 23.7, 45.4]) and lacks(robot) == {}
-    assert lacks(robot, "mjx") == {"slopes": "ground that can slope"} and not lacks(robot, "warp")
+    contact = {"contact": "ground under it, in MuJoCo C"}
+    assert lacks(robot, "mjx") == {"slopes": "ground that can slope"} | contact
+    assert lacks(robot, "warp") == contact
 
 
 @pytest.mark.parametrize(
@@ -86,6 +91,19 @@ def test_the_kind_is_seen_in_the_model(robot, model, kind):
     free = free_base(mjm)
     assert replace(robot, base=base, free=free, height=height, feet=feet).kind == kind
     assert replace(robot, base=0, free=None).kind == "arm"
+
+
+def test_feet_touch_the_ground():
+    """A hand that touches a thigh is no foot, nor the thigh; without a floor nothing stands."""
+    box = '<body pos="{}"><joint type="slide"/><geom type="box" size=".1 .1 .1"/></body>'
+    places = "-1 0 -.9", "1 0 -.9", "0 0 0", ".19 0 0"  # two feet, a thigh, and the hand in it
+    parts = "".join(map(box.format, places))
+    base = f'<body pos="0 0 1"><freejoint/><geom size=".1" pos="0 1 0"/>{parts}</body>'
+    floor = '<geom type="plane" size="9 9 1"/>'
+    for ground, height, feet in (floor, 1.0, 2), ("", 0.0, 0):
+        xml = f"<mujoco><worldbody>{ground}{base}</worldbody></mujoco>"
+        model = mujoco.MjModel.from_xml_string(xml)
+        assert posture(model, 1)[1:] == (pytest.approx(height, abs=1e-3), feet)
 
 
 def test_kinds_have_their_limits():
@@ -122,7 +140,8 @@ def test_draws_are_keyed(robot):
     assert len({*np.concatenate(starts)}) == 12
     several = drive([planned(robot, x, 2, 1) for x in ("normal", "delay 1")])
     # onnxruntime's last bits depend on the number of robots
-    np.testing.assert_allclose(several[1], drive([planned(robot, "delay 1", 2, 1)])[0], rtol=1e-5)
+    for a, b in zip(several[1], drive([planned(robot, "delay 1", 2, 1)])[0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
 def test_worlds_differ_as_planned(robot):
@@ -174,6 +193,34 @@ def test_other_engines_have_the_same_robots(robot, engine):
         np.testing.assert_allclose(*values, rtol=0.02, err_msg=key)
     power = results[0].power[upright]
     assert np.ptp(power) > 0.1 * power.max()  # as the robots differ
+
+
+def test_contacts_differ_by_four_sets_of_options(robot):
+    """The same robots meet each set; solref is drawn for each, and the robot's own model stays."""
+    settings = SETTINGS | {"robots": 14}
+    plans = contact_plans(robot, settings, seed=1)
+    own, soft, *_ = plans
+    assert [plan.count for plan in plans] == [3] * 4 and own.robot is soft.robot is robot
+    assert [x.robot.model.opt.timestep for x in plans] == [0.005, 0.005, 0.005, 0.002]
+    assert [x.robot.model.opt.impratio for x in plans] == [1, 1, 10, 1]
+    assert [int(x.robot.model.opt.cone) for x in plans] == [0, 0, 1, 0]
+    for (a, b), key in product(pairwise(plans), ("command", "heading", "joints")):
+        np.testing.assert_array_equal(getattr(a, key), getattr(b, key))
+    batch = Worlds([own, soft]).native.batch
+    factors = batch.expand("geom_solref")[..., 0] / robot.model.geom_solref[:, 0]
+    assert (factors[:3] == 1).all() and 0.5 < factors[3:].min() < factors.max() < 1.5
+    assert (factors == factors[:, :1]).all() and len(np.unique(factors)) == 4
+    assert batch.expand("geom_solref")[..., 1] == pytest.approx(1.0)
+    driven = [(plan, results(3, error=np.full(3, i / 10))) for i, plan in enumerate(plans)]
+    one = gate.row_of("contact", driven)
+    assert one["robots"] == 12 and one["error"]["value"] == pytest.approx(0.15)
+    assert [x["error"] for x in one["options"].values()] == pytest.approx([0, 0.1, 0.2, 0.3])
+    assert (
+        failures([one], robot, SETTINGS)
+        == []
+        != failures([one | {"judged": True}], robot, SETTINGS)
+    )
+    assert "contact*" in table([one]) and "elliptic 1.000 0.000 0.200" in table([one])
 
 
 def test_pushes_and_commands(robot):
@@ -287,6 +334,24 @@ def test_totals_of_one_step(robot):
     assert {key: result[key][0] for key in expected} == pytest.approx(expected)
 
 
+def test_chatter_of_sines(robot):
+    """A sine's frequency is found, and how much of it is chatter; a target at rest has none."""
+    plan = planned(robot, "normal", count=2)
+    totals, t = Totals([plan]), np.arange(1000)
+    worlds = Worlds([plan])
+    totals.command(plan.command[0], 0)
+    targets = np.zeros((len(t), 2, 12))
+    targets[..., 0], targets[..., 1] = 0.1 * (-1.0) ** t[:, None], 0.1
+    targets[..., 2] = 0.1 * np.sin(2 * np.pi * 2.0 * 0.02 * t)[:, None]  # 2 Hz
+    for each in targets:
+        totals.add(worlds, each, np.array([True, False]))
+    of = trembling(DriveResult(*(x[:1] for x in totals.result(*np.zeros((2, 2), bool)))), 0.02)
+    share = np.sin(np.pi * 2.0 * 0.02) ** 2
+    assert of["rms"][:3] == pytest.approx([0.1, 0.0, 0.1 * share / np.sqrt(2)], rel=5e-3)
+    assert of["hz"][:3] == pytest.approx([25.0, 0.0, 2.0], rel=0.02)
+    assert not totals.second[1].any()  # of a robot that fell
+
+
 def test_worlds_that_fell_stand_still(robot):
     """A step moves the worlds that it is for, as if they were alone, and no other."""
     worlds, twin = (Worlds([planned(robot, "normal")]) for _ in range(2))
@@ -316,8 +381,8 @@ def test_a_robot_that_falls_stops(robot):
     results = [drive([plan])[0] for plan in (thrown, longer)]
     assert results[0].fell.tolist() == [True, True, False, False] and not results[0].fault.any()
     assert results[0].lived[0] < 260 < results[0].lived[2] == 300
-    first, second = ([x[:2] for x in one] for one in results)
-    np.testing.assert_array_equal(first, second)  # nothing counts after a fall
+    for first, second in zip(*results, strict=True):  # nothing counts after a fall
+        np.testing.assert_array_equal(first[:2], second[:2])
 
 
 def test_a_base_without_a_name_falls_too(robot):
@@ -338,6 +403,7 @@ def results(count: int = 100, **values: Any) -> DriveResult:
     """Results of robots that do well, but for `values`."""
     well = dict.fromkeys(DriveResult._fields, np.full(count, 0.01))
     well |= {"fell": np.zeros(count, bool), "fault": np.zeros(count, bool)}
+    well |= {"first": np.full((count, 12), 1e-4), "second": np.full((count, 12), 1e-4)}
     return DriveResult(**well | values)
 
 
@@ -404,17 +470,55 @@ def test_the_gate_writes_a_verdict(file, tmp_path, capsys):
     before = file.read_bytes()
     report = run_gate(file, f"out={tmp_path / 'gate.json'}")
     said = capsys.readouterr().out
-    assert "passes the gate" in said and len(report["rows"]) == 13 and "*" not in said
+    assert "success" in (tmp_path / "gate.svg").read_text()
+    assert "passes the gate" in said and len(report["rows"]) == 14 and "contact*" in said
     verdict = command_of_gate.verdict_of(file)
     assert verdict and verdict["verdict"] == report["verdict"] == "pass"
     assert verdict["file"] == digest(before) and verdict["settings"] != gate.settings_hash(SETTINGS)
-    assert verdict["follows"] == "velocity" and verdict["reported"] == []
+    assert verdict["follows"] == "velocity" and verdict["reported"] == ["contact"]
     assert verdict["seed"] == 1 and {*verdict["scenarios"]} == {*SCENARIOS}
+    joints = [x["joint"] for x in verdict["chatter"]]
+    assert joints == Policy(file).joints and f"{joints[0]} 0.0" in said and verdict["adopted"] == {}
     words = [f"gate.{key}={value}" for key, value in verdict["changed"].items()]
     assert sorted(words) == sorted(TINY) and f"defaults: {words[0]}, " in said
     file.write_bytes(file.read_bytes().replace(b"<mujoco", b"<Mujoco"))
     with pytest.raises(ValueError, match=r"policy.onnx: the file was edited"):
         command_of_gate.verdict_of(file)
+
+
+def test_a_badge():
+    """A small picture of the verdict, which is grey unless the settings are the usual ones."""
+    drawings = [
+        command_of_gate.badge(REPORT | {"verdict": verdict, "changed": changed})
+        for verdict, changed in (("pass", {}), ("fail", {}), ("pass", {"robots": 40}))
+    ]
+    for color, drawn in zip(command_of_gate.COLORS.values(), drawings, strict=True):
+        assert [x for x in command_of_gate.COLORS.values() if x in drawn] == [color]
+    says = [[x.text for x in ElementTree.fromstring(drawn).iter("{*}text")] for drawn in drawings]
+    assert says[1] == ["gpusim gate", "fails, success 0.950"]
+    assert says[2] == ["gpusim gate", "passes, success 0.950, other settings"]
+
+
+def test_tracking_of_what_others_trained_is_reported(file, capsys):
+    """`adopted` in the metadata: the tracking is not judged, and source and readings are said."""
+    about = {"source": "a/b@c1d2 p.onnx", "licence": "MIT", "card": 64 * "f"}
+    about |= {"reads_unmeasured": ["velocity"]}
+    model = variants.without_checksums(onnx.load(file))
+    model.metadata_props.add(key="adopted", value=json.dumps(about))
+    file.write_bytes(sealed(model))
+    run_gate(file, "gate.limits.tracking=0.99")  # three robots never prove it
+    verdict, said = command_of_gate.verdict_of(file), capsys.readouterr().out
+    assert verdict and verdict["adopted"] == about and "constant: tracking, the mean" in said
+    assert "adopted: a/b@c1d2 p.onnx, MIT, card ffffffffffff\n" in said
+    assert "what no robot measures: velocity\n" in said and "not its makers'" in said
+    fallen = [{"falls": {"value": 0.6}}]
+    assert command_of_gate.adoption_lines(about, fallen)[-1].endswith("is the card right?")
+    wrong: Any = SimpleNamespace()
+    for text in ("[" * 100_000, "{}", "3", '{"source": "a", "licence": "b", "card": "c"}'):
+        meta = SimpleNamespace(custom_metadata_map={"adopted": text})
+        wrong.session = SimpleNamespace(get_modelmeta=lambda meta=meta: meta)
+        with pytest.raises(ValueError, match="those who trained it is not valid"):
+            gate.adoption(wrong)
 
 
 def test_the_verdict_in_another_file(file, tmp_path, capsys):
@@ -552,10 +656,10 @@ def test_one_percentage_over_both_parts(monkeypatch):
     lines: list[str] = []
     settings = compose_plain("play", [*TINY, "gate.endurance.minutes=0.1"])["gate"]
     gate.evaluate_policy(Policy(DEMO), settings, 1, "walk", lines.append)
-    what = r"12 scenarios of 3 robots for 2 s, and 1 robots for 6 s: about \d+ s on \d+ cores?"
+    what = r"13 scenarios of 3 robots for 2 s, and 1 robots for 6 s: about \d+ s on \d+ cores?"
     assert re.fullmatch(f"walk: {what}", lines[0])
     done = [int(re.fullmatch(r"walk: (\d+)%(, \d+:\d\d left)?", x)[1]) for x in lines[1:]]  # type: ignore[index]
-    assert lines[-1].endswith(" left") and len(done) == 100 + 300
+    assert lines[-1].endswith(" left") and len(done) == 3 * 100 + 300
     assert done == sorted(done) and done[-1] == 100
     assert 0 < done[99] < 100
 
