@@ -1,7 +1,7 @@
 """A checker for the part of JSON Schema (draft 2020-12) that our schemas use."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 KNOWN = {
     *("$schema", "$defs", "$ref", "title", "description", "type", "const", "enum", "oneOf"),
@@ -37,9 +37,10 @@ def problems(value: Any, schema: Rule, root: Rule, at: str = "") -> list[str]:
     wrong = [*wrong_value(value, schema, at)]
     inside: list[tuple[str, Any, Any]] = []
     if isinstance(value, dict):
-        wrong += wrong_keys(value, schema, at)
+        entries = cast(Rule, value)
+        wrong += wrong_keys(entries, schema, at)
         own, more = schema.get("properties", {}), schema.get("additionalProperties", {})
-        inside = [(f".{key}", x, own.get(key, more)) for key, x in value.items()]  # pyright: ignore
+        inside = [(f".{key}", x, own.get(key, more)) for key, x in entries.items()]
     elif isinstance(value, list):
         first, rest = schema.get("prefixItems", []), schema.get("items", {})
         rules = [*first, *[rest] * len(value)]  # pyright: ignore

@@ -5,6 +5,7 @@ What a card says is traced by our own exporter, and the network lies in the midd
 
 import hashlib
 import json
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,8 +24,10 @@ from gpusim_rl.deploy.card_controller import NETWORK, OBSERVATION, STAGED, Actio
 from gpusim_rl.deploy.controller import COMMAND, FAULT, MEMORY, NEXT, RESTART, TARGETS
 from gpusim_rl.deploy.describe import FORMAT, describe_sensor, describe_targets
 from gpusim_rl.deploy.export import session
-from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
+from gpusim_rl.deploy.makers_files import READERS
+from gpusim_rl.deploy.runtime import LANES, MAX_BYTES, Policy
 from gpusim_rl.deploy.to_onnx import OPSET, finished, to_onnx
+from gpusim_rl.deploy.torchscript import convert, is_script
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.robots.bare_model import driven_names, load_bare, make_model
 from gpusim_rl.robots.models import compile_spec
@@ -32,8 +35,8 @@ from gpusim_rl.sim.actuator_spec import Actuator
 
 TOLERANCE = 1e-6  # largest difference [rad] of a target of the file and of its parts
 STEPS, ROBOTS = 200, 3  # that are compared
+LOOSE = 1e-4  # difference of an action by the rounding of another batch
 UNITS = {"forward": "m/s", "left": "m/s", "turn": "rad/s"}
-READERS: tuple[cards.Reader, ...] = ()
 
 
 class Network(NamedTuple):
@@ -104,7 +107,8 @@ def sha256(file: Path) -> str:
 
 def load_network(path: Path, card: Card, trust: bool) -> Network:
     """The network of a file, opened for any number of robots; ValueError if it does not fit."""
-    model = read_network(path, trust)
+    width = card.steps * card.step_width
+    model = read_network(path, width, trust)
     exported.check_graph(model, path)
     version = max([OPSET, *(x.version for x in model.opset_import if not x.domain)])
     try:
@@ -116,7 +120,9 @@ def load_network(path: Path, card: Card, trust: bool) -> Network:
     known = {x.name for x in model.graph.initializer}
     inputs = [x.name for x in model.graph.input if x.name not in known]
     outputs = [x.name for x in model.graph.output]
-    pairs = card.values.get("memory", {})
+    notes = {x.key: x.value for x in model.metadata_props} if is_script(path) else {}
+    pairs = {x: f"next.{x}" for x in notes.get("memory", "").split()}
+    pairs = pairs or card.values.get("memory", {})
     if missing := [x for x in (*pairs, *pairs.values()) if x not in (*inputs, *outputs)]:
         raise ValueError(f"{path}: memory: the network has no {missing[0]!r}")
     entries = [x for x in inputs if x not in pairs]
@@ -135,14 +141,24 @@ def load_network(path: Path, card: Card, trust: bool) -> Network:
         for one in (name, result):
             shapes[one].type.tensor_type.shape.dim[1].dim_param = "batch"
         memory[name] = result, torch.zeros(sizes[0], 1, sizes[2])
-    width = card.steps * card.step_width
     check_width(path, "sees", shapes[entries[0]], width, observed(card))
     check_width(path, "gives", shapes[exits[0]], len(card.joints), "one for each of joints")
     return Network(model, entries[0], exits[0], memory)
 
 
-def read_network(path: Path, trust: bool) -> onnx.ModelProto:
-    """The ONNX model of a file; its numbers may lie in NAME.data beside it, and nowhere else."""
+def read_network(path: Path, width: int, trust: bool) -> onnx.ModelProto:
+    """The ONNX model of a file; its numbers may lie in NAME.data beside it, and nowhere else.
+
+    TorchScript is converted for an observation of this width, if it is trusted.
+    """
+    if is_script(path):
+        if not trust:
+            runs = "trust=true runs it once, without network and files: docs/security.md"
+            raise ValueError(f"{path} is TorchScript, which is a program: {runs}")
+        return exported.parse_onnx(convert(path, width), path)
+    if zipfile.is_zipfile(path):
+        remedy = "export the network as ONNX or TorchScript"
+        raise ValueError(f"{path} is a checkpoint, whose pickles are never read: {remedy}")
     model = exported.parse_onnx(read_whole(path, MAX_BYTES), path)
     outside = [x for x in exported.tensors_of(model.graph) if x.data_location == x.EXTERNAL]
     if outside:
@@ -180,7 +196,8 @@ def traced(before: Observation, after: Action, net: Network) -> list[onnx.ModelP
     memory = {MEMORY + name: torch.cat([x, x]) for name, x in after.start.items()}
     sample |= {x: memory[x] for x in before.inputs if x in memory}
     first = to_onnx(before, {x: sample[x] for x in before.inputs}, before.outputs)
-    staged = {x: memory[MEMORY + x.removeprefix(STAGED)] for x in after.staged}
+    # another tensor than the memory: torch would take both inputs for one
+    staged = {x: memory[MEMORY + x.removeprefix(STAGED)].clone() for x in after.staged}
     staged |= {x: y.transpose(0, 1) for x, y in staged.items() if x.startswith(STAGED + NETWORK)}
     sample |= memory | staged | {"result": torch.zeros(2, len(before.card.joints))}
     sample["sound"] = torch.tensor([True, False])
@@ -191,7 +208,7 @@ def traced(before: Observation, after: Action, net: Network) -> list[onnx.ModelP
 
 
 def joined(parts: list[onnx.ModelProto], net: Network) -> onnx.ModelProto:
-    """One model of three: the network's names get a prefix, and its ends those of its neighbours."""
+    """One model of three: the network's ends get the names of its neighbours, all else a prefix."""
     first, second = parts
     wires = {net.entry: OBSERVATION, net.exit: "result"} | {x: NETWORK + x for x in net.memory}
     wires |= {result: f"{STAGED}{NETWORK}{name}" for name, (result, _) in net.memory.items()}
@@ -296,31 +313,38 @@ def write_checked(data: bytes, out: Path, before: Observation, after: Action, ne
 
 @torch.no_grad()
 def difference(policy: Policy, before: Observation, after: Action, net: Network) -> float:
-    """Largest difference of a target [rad]: of the file, and of card and network step by step.
+    """Largest difference of a target [rad] or of memory: of the file, and of card and network.
 
-    The network runs for one robot at a time.
+    Each step begins with what the file remembers, since a policy that answers its own last action
+    strongly would enlarge the rounding of one step. ValueError if the network gives a robot another
+    action beside others than alone.
     """
     alone, rng, worst = session(net.model.SerializeToString()), np.random.default_rng(0), 0.0
-    memory = {name: x.repeat(ROBOTS, *[1] * (x.ndim - 1)) for name, x in after.start.items()}
-    policy.reset(ROBOTS)
     names = [net.exit, *(result for result, _ in net.memory.values())]
+    policy.reset(ROBOTS)
     for t in range(STEPS):
-        seen = {
-            k: rng.normal(0, 0.3, (ROBOTS, w)).astype(np.float32) for k, w in policy.needs.items()
-        }
-        command = rng.uniform(-0.5, 0.5, (ROBOTS, 3)).astype(np.float32)
-        v = {k: torch.from_numpy(x) for k, x in (seen | {COMMAND: command}).items()}
-        v |= {RESTART: torch.full((ROBOTS,), t == 0)} | {MEMORY + k: x for k, x in memory.items()}
+        widths = policy.needs | {COMMAND: 3}
+        seen = {k: rng.normal(0, 0.3, (ROBOTS, w)).astype(np.float32) for k, w in widths.items()}
+        v = {k: torch.from_numpy(x) for k, x in seen.items()}
+        v |= {MEMORY + k: torch.from_numpy(x) for k, x in policy.memory.items()}
+        v[RESTART] = torch.full((ROBOTS,), t == 0)
         v |= dict(zip(before.outputs, before(*(v[x] for x in before.inputs)), strict=True))
-        results = []
-        for i in range(ROBOTS):
-            feed = {net.entry: v[OBSERVATION][i : i + 1].numpy()}
-            feed |= {x: v[NETWORK + x][:, i : i + 1].numpy() for x in net.memory}
-            results.append([torch.from_numpy(np.asarray(x)) for x in alone.run(names, feed)])
-        v["result"] = torch.cat([x[0] for x in results])
-        for j, name in enumerate(net.memory):
-            v[f"{STAGED}{NETWORK}{name}"] = torch.cat([x[j + 1] for x in results], 1)
-        targets, _, *kept = after(*(v[x] for x in after.inputs))
-        memory = dict(zip(after.start, kept, strict=True))
-        worst = np.maximum(worst, np.abs(policy.act(seen, command) - targets.numpy()).max())
+        ends = {net.entry: (OBSERVATION, 0)} | {x: (NETWORK + x, 1) for x in net.memory}
+        feed = {x: v[name].numpy() for x, (name, _) in ends.items()}
+        rows = np.arange(LANES) % ROBOTS  # as many as the runtime runs: the rounding is the same
+        results = alone.run(names, {x: y.take(rows, ends[x][1]) for x, y in feed.items()})
+        robot = [t % ROBOTS]
+        (one, *_) = alone.run(names, {x: y.take(robot, ends[x][1]) for x, y in feed.items()})
+        action, *next_memory = (np.asarray(x) for x in results)
+        if not np.allclose(one, action[robot], rtol=LOOSE, atol=LOOSE):
+            raise ValueError("its actions depend on how many robots it drives")
+        v["result"] = torch.from_numpy(action[:ROBOTS])
+        for name, x in zip(net.memory, next_memory, strict=True):
+            v[f"{STAGED}{NETWORK}{name}"] = torch.from_numpy(x[:, :ROBOTS])
+        targets, fault, *kept = after(*(v[x] for x in after.inputs))
+        actual = policy.act(seen, seen[COMMAND])
+        pairs = [(actual, targets), (policy.fault, fault)]
+        for ours, theirs in (*pairs, *zip(policy.memory.values(), kept, strict=True)):
+            error = np.abs(ours.astype(float) - theirs.numpy().astype(float)).max()
+            worst = np.maximum(worst, error)  # keeps NaN
     return float(worst)

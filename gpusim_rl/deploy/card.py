@@ -12,7 +12,7 @@ import numpy as np
 
 from gpusim_rl.core.files import Plain, read_text
 from gpusim_rl.core.schema import problems
-from gpusim_rl.runs.config_file import is_plain, read_plain
+from gpusim_rl.runs.config_file import Untagged, is_plain, read_plain
 
 SCHEMA = Path(__file__).with_name("card.schema.json")
 WIDTHS = {  # of the terms that have the same for every robot
@@ -100,7 +100,7 @@ def read_card(path: Path, names: list[str], readers: tuple[Reader, ...] = ()) ->
     the file and the key, if a card is wrong.
     """
     text = read_text(path)
-    values = read_plain(path)
+    values = read_plain(path, Untagged)
     if not isinstance(values, dict) or not is_plain(values):
         raise ValueError(f"{path} is no card: expected keys with numbers, words and lists")
     try:

@@ -94,16 +94,21 @@ class Observation(nn.Module):
     def clock(self, phase: Tensor, command: Tensor) -> tuple[Tensor, Tensor]:
         """(B, feet) the phase that is shown, and that of the next step [rad]."""
         clock, dt = self.card.values["clock"], self.card.values["dt"]
+
+        def exact(x: float) -> Tensor:  # a plain number would become float32 in ONNX
+            return torch.tensor(x, dtype=torch.float64)
+
         size = torch.linalg.vector_norm(command, dim=1, keepdim=True).double()
-        hz = clock["hz"]
-        if isinstance(hz, list):
-            hz = hz[0] + (hz[1] - hz[0]) * (size / clock["full"]).clamp(max=1.0)
-        after = phase + 2 * math.pi * dt * hz
-        after = torch.where(after > math.pi, after - 2 * math.pi, after)
+        low, high = np.broadcast_to(clock["hz"], 2)
+        hz = exact(low)
+        if high != low:
+            hz = hz + exact(high - low) * torch.minimum(size / exact(clock["full"]), exact(1.0))
+        after = phase + exact(2 * math.pi * dt) * hz
+        after = torch.where(after > exact(math.pi), after - exact(2 * math.pi), after)
         shown = phase
         if "least" in clock:
-            stands = size < clock["least"]
-            shown = torch.where(stands, clock["stand"], phase)
+            stands = size < exact(clock["least"])
+            shown = torch.where(stands, exact(clock["stand"]), phase)
             if clock.get("restart"):
                 after = torch.where(stands, self.start[PHASE].expand_as(after), after)
         return shown.float(), after

@@ -14,8 +14,8 @@ from gpusim_rl.robots.model_files import FOLDERS, model_name, read_root, reason
 from gpusim_rl.robots.models import AUTORESET, compile_spec
 from gpusim_rl.robots.prepare import (
     OBJECT,
+    PLANE,
     SENSOR,
-    add_ground,
     add_walking_sensors,
     added_name,
     keep_inertias,
@@ -51,6 +51,7 @@ def load_bare(file: Path) -> mujoco.MjSpec:
             spec.delete(geom)
     for mesh in lost.values():
         spec.delete(mesh)
+    add_floor(spec)
     return spec
 
 
@@ -113,8 +114,7 @@ def make_model(spec: mujoco.MjSpec, card: Plain, check: Callable[[list[str]], No
         replace_servos(spec, card)
     original = spec.compile()
     keep_inertias(spec, original)
-    add_ground(spec, original)
-    remove_files(spec, spec.compile())
+    remove_files(spec, original)
     if card.get("collide") == "ground":
         for geom in spec.geoms:
             collides, fixed = bool(geom.contype or geom.conaffinity), geom.parent.name == "world"
@@ -123,6 +123,20 @@ def make_model(spec: mujoco.MjSpec, card: Plain, check: Callable[[list[str]], No
     spec.add_key(name="home", qpos=keys[key] if key is not None else standing(spec, card))
     spec.compile()
     return spec.to_xml()
+
+
+def add_floor(spec: mujoco.MjSpec) -> None:
+    """Add level ground at height 0 to a spec whose world has no plane, in place.
+
+    What else stands in the world is removed: the gate has grounds of its own.
+    """
+    planes = [x for x in spec.worldbody.geoms if x.type == PLANE]
+    for geom in [*spec.worldbody.geoms]:
+        if geom.type != PLANE:
+            spec.delete(geom)
+    if not planes:
+        look = dict(size=[0, 0, 0.05], rgba=[0.32, 0.36, 0.42, 1], contype=1, conaffinity=1)
+        spec.worldbody.add_geom(name="floor", type=PLANE, **look)  # pairs may name it so
 
 
 def replace_servos(spec: mujoco.MjSpec, card: Plain) -> None:
