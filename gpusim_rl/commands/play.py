@@ -3,6 +3,7 @@
 Torch and MuJoCo are imported inside functions: mistakes in the command line are answered before.
 """
 
+import re
 import sys
 
 from gpusim_rl.commands.play_mode import MODES, check_task, choose_mode, demo
@@ -10,6 +11,8 @@ from gpusim_rl.config import command_line
 from gpusim_rl.core import errors
 from gpusim_rl.core.provenance import limit_cores
 from gpusim_rl.play.player import Settings
+
+ROBOT_FILE = re.compile(r"^robot=(.*\.(xml|urdf))$")  # what robot=FILE means
 
 
 def play(cfg: Settings, show_demo: bool = False) -> None:
@@ -25,6 +28,7 @@ def main(words: list[str]) -> None:
     """Check the command line, then show, evaluate or export."""
     checks, shows_demo = "mode=check" in words, "demo" in words
     words = [word for word in words if word not in ("demo", "mode=check")]  # of train.py, if checks
+    words = [ROBOT_FILE.sub(r"robot.mjcf=\1", word) for word in words]
     options = any(word.startswith("-") for word in words)  # such as --help
     cfg = command_line.check("config" if checks else "play", words) if options or not checks else {}
     try:

@@ -49,6 +49,7 @@ DEMO = PACKAGE / "demo" / "quadruped.onnx"  # its folder says how it was made
 EXPORTS = ("controller", "network")
 REPLAY_SECONDS = 5  # of a video of repro=
 PATHS = ("run", "checkpoint", "repro", "video", "out", "judged", "report", "registry", "mcap")
+PATHS += ("card",)
 WORDS = {"kind": "a kind of rough ground", "camera": "the name of a camera"}
 WORDS |= {"alias": "the name of an alias, or its file"}
 
@@ -219,6 +220,23 @@ def record_run(cfg: Settings) -> None:
         demos = record_episodes.record_episodes(cfg)
         demos.write(Path(cfg["out"]))
     print(f"wrote {cfg['out']}: {record_episodes.summary(demos)}")
+
+
+def adopt_network(cfg: Settings) -> None:
+    """mode=adopt: write a network of others as a file of ours, with its model and its source."""
+    with errors.one_line_errors():
+        from gpusim_rl.deploy.adopt import adopt  # loads torch, after mistakes are answered
+        from gpusim_rl.robots.models import find_robot_file
+
+        files = Path(cfg["onnx"]), Path(cfg["card"]), find_robot_file(cfg["robot"]["mjcf"])
+        card = adopt(*files, Path(cfg["out"]), bool(cfg["trust"]))
+        source = card.values["source"]
+        print(
+            errors.printable(f"wrote {cfg['out']}: {card.values['name']}, {source['repository']}")
+        )
+        for name in card.unmeasured:
+            print(f"it reads what no robot measures: {name}")
+        print(f"next: {program('play')} onnx={errors.printable(cfg['out'])} mode=gate")
 
 
 def describe_robot(cfg: Settings) -> None:
@@ -414,9 +432,12 @@ def check_log(cfg: Settings) -> None:
 FILM = {"video": (".mp4", ".mov", ".mkv", ".avi", ".gif")}
 JSON, PICTURE = {"out": (".json",)}, {"report": (".png",)}
 ROBOT, LOG = {"robot.mjcf": "<MJCF or URDF file>"}, {"mcap": "FILE, the log of a robot"}
+ADOPTED = {"onnx": "NETWORK, of others", "card": "CARD.yaml", "robot.mjcf": "<MJCF or URDF file>"}
+ADOPTED |= {"out": "FILE.onnx"}
 GROUND, LOOK = ("kind", "level"), ("size", "camera")
 OF_RUN = ("onnx",), "mode={mode} needs run=, not onnx="
 OF_FILE = ("checkpoint",), "mode={mode} judges an exported file: not with {key}="
+OF_OTHERS = ("run", "checkpoint"), "mode={mode} takes a network of others: not with {key}="
 OF_PAGE = ("repro", "video"), "{key}= is not shown by mode={mode}"
 OF_LOG = ("run", "checkpoint", "repro"), "mode={mode} reads the log of a robot: not with {key}="
 
@@ -427,6 +448,7 @@ MODES = {
     "grid": Mode(grid_run, (), JSON | PICTURE, OF_RUN, check=need_plots),
     "export": Mode(export_run, (), {"out": (".onnx",)}, check=check_export),
     "record": Mode(record_run, (), {"out": (".safetensors",)}, needs={"out": "FILE.safetensors"}),
+    "adopt": Mode(adopt_network, ("card", "trust"), {"out": (".onnx",)}, OF_OTHERS, ADOPTED),
     "gate": Mode(gate.gate_policy, ("variants", "judged"), JSON, OF_FILE),
     "robot": Mode(describe_robot, (), {"out": (".yaml",)} | PICTURE, needs=ROBOT),
     "ab": Mode(gate.compare_policies, (), JSON),
@@ -457,7 +479,7 @@ def choose_mode(cfg: Settings) -> str:
     check_values(cfg)
     mode, paths = MODES[name], paths_of(cfg)
     for key, what in mode.needs.items():
-        if not paths[key]:
+        if not (paths | {"onnx": cfg["onnx"]})[key]:
             raise ValueError(f"mode={name} needs {key}={what}")
     mode.check(cfg)
     for key in SPECIAL:
@@ -508,6 +530,8 @@ def check_values(cfg: Settings) -> None:
     for key, what in WORDS.items():
         if cfg[key] == "" or not isinstance(cfg[key], str | None):
             raise ValueError(f"{key}={cfg[key]!r}: expected {what}")
+    if cfg["trust"] not in (None, True, False):
+        raise ValueError(f"trust={cfg['trust']!r}: expected true or false")
     size, command = cfg["size"], cfg["command"]
     even = [x for x in size if type(x) is int and not x % 2] if isinstance(size, list) else []
     if size is not None and not len(size) == len(even) == 2:

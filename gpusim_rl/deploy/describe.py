@@ -59,7 +59,7 @@ def describe(controller: Controller, *, name: str, ranges: Ranges, lineage: Json
             }
             for key, x in controller.start.items()
         ],
-        "outputs": [describe_targets(task), {"name": FAULT, "type": "bool", "shape": []}],
+        "outputs": [describe_targets(task.mjm), {"name": FAULT, "type": "bool", "shape": []}],
         "actuator": task.actuator.description(),
         "lineage": lineage | {"commit": built["commit"], "versions": built},
     }
@@ -113,9 +113,9 @@ def describe_rotations(c: Command) -> Json:
     return {"rotations": turns} if turns else {}
 
 
-def describe_targets(task: Task) -> Json:
+def describe_targets(m: mujoco.MjModel) -> Json:
     """The output that goes to the actuators: joints, units, gains, limits and a safe pose."""
-    m, description = task.mjm, actuators(task.mjm)
+    description = actuators(m)
     description["safe_pose"] = description.pop("default_pose")
     if None in actuated_joints(m):
         description["drives"] = driven_things(m)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import read_whole
+from gpusim_rl.core.paths import program
 from gpusim_rl.envs.command_columns import check_command
 
 if TYPE_CHECKING:
@@ -27,15 +28,29 @@ def is_file(word: str) -> bool:
 
 def check_operators(path: Path) -> None:
     """ValueError unless a stranger's ONNX file ends, is ONNX's alone and holds its own weights."""
+    from gpusim_rl.deploy.runtime import MAX_BYTES
+
+    check_graph(parse_onnx(read_whole(path, MAX_BYTES), path), path)
+
+
+def parse_onnx(data: bytes, path: Path) -> Any:
+    """The ONNX model in the bytes of a file; ValueError if it is none."""
     import onnx
     from google.protobuf.message import DecodeError
 
-    from gpusim_rl.deploy.runtime import MAX_BYTES
-
     try:
-        model = onnx.load_model_from_string(read_whole(path, MAX_BYTES))
+        return onnx.load_model_from_string(data)
     except DecodeError:
-        raise ValueError(f"{path} is not an ONNX file that onnxruntime can load") from None
+        adopts = f"{program('play')} mode=adopt takes TorchScript of others"
+        raise ValueError(
+            f"{path} is not an ONNX file that onnxruntime can load; {adopts}"
+        ) from None
+
+
+def check_graph(model: Any, path: Path) -> None:
+    """ValueError unless a model ends, is ONNX's alone and holds its own weights."""
+    import onnx
+
     if model.functions:
         raise ValueError(f"{path}: functions of its own are not allowed")
     graphs = [model.graph]
@@ -50,6 +65,22 @@ def check_operators(path: Path) -> None:
                 raise ValueError(f"{path}: the operator {name} is not allowed")
             for attribute in node.attribute:
                 graphs += [attribute.g, *attribute.graphs]
+
+
+def fill(tensor: Any, file: Path, numbers: bytes) -> None:
+    """Copy a tensor's numbers out of the bytes of the file beside its model, in place.
+
+    ValueError if they are in another file, or beyond its end.
+    """
+    place = {x.key: x.value for x in tensor.external_data}
+    if place.get("location") != file.name:
+        raise ValueError(f"the numbers of {tensor.name!r} are in {place.get('location')!r}")
+    begin, size = int(place.get("offset", 0)), int(place.get("length", 0))
+    if not 0 <= begin <= begin + size <= len(numbers):
+        raise ValueError(f"{file} lacks the numbers of {tensor.name!r}")
+    tensor.raw_data = numbers[begin : begin + size]
+    tensor.ClearField("external_data")
+    tensor.data_location = tensor.DEFAULT
 
 
 def tensors_of(graph: Any) -> Iterator[Any]:

@@ -87,14 +87,9 @@ def clear(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
     """
     for element in (*spec.keys, *spec.sensors, *spec.actuators, *spec.pairs):
         spec.delete(element)
-    for i, body in enumerate(spec.bodies):
+    for body in spec.bodies:
         body.gravcomp = 0
-        if i:  # no world
-            body.mass, body.ipos = original.body_mass[i], original.body_ipos[i]
-            body.inertia, body.iquat = original.body_inertia[i], original.body_iquat[i]
-            body.fullinertia, body.explicitinertial = [np.nan] + [0] * 5, True
-            body.ialt.type = ORIENTATION.mjORIENTATION_QUAT
-    spec.compiler.inertiafromgeom = mujoco.mjtInertiaFromGeom.mjINERTIAFROMGEOM_FALSE
+    keep_inertias(spec, original)
     spec.compiler.settotalmass, spec.compiler.balanceinertia = -1, False
     option = spec.option
     option.disableflags, option.enableflags, option.disableactuator = 0, 0, 0
@@ -105,6 +100,17 @@ def clear(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
     option.iterations, option.ls_iterations, option.jacobian = 6, 10, mujoco.mjtJacobian.mjJAC_DENSE
     option.cone, option.impratio = mujoco.mjtCone.mjCONE_PYRAMIDAL, 1
     option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET  # MuJoCo would hide NaN otherwise
+
+
+def keep_inertias(spec: mujoco.MjSpec, original: mujoco.MjModel) -> None:
+    """Give each body its compiled mass and inertia, in place: changes of geoms then leave them."""
+    for i, body in enumerate(spec.bodies):
+        if i:  # no world
+            body.mass, body.ipos = original.body_mass[i], original.body_ipos[i]
+            body.inertia, body.iquat = original.body_inertia[i], original.body_iquat[i]
+            body.fullinertia, body.explicitinertial = [np.nan] + [0] * 5, True
+            body.ialt.type = ORIENTATION.mjORIENTATION_QUAT
+    spec.compiler.inertiafromgeom = mujoco.mjtInertiaFromGeom.mjINERTIAFROMGEOM_FALSE
 
 
 def add_sphere(body: mujoco.MjsBody, name: str, radius: float, place: np.ndarray) -> mujoco.MjsGeom:

@@ -29,6 +29,13 @@ class Loader(yaml.SafeLoader):
         return value
 
 
+class Untagged(Loader):
+    """The same, where a value with a tag, of which others make an object, is null."""
+
+
+Untagged.add_multi_constructor("", lambda loader, suffix, node: None)
+
+
 def is_plain(value: object) -> bool:
     """Whether a value is of strings, numbers, lists and mappings; YAML also has dates and sets."""
     if isinstance(value, dict):
@@ -38,10 +45,10 @@ def is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | int | float)
 
 
-def read_plain(file: Path) -> Any:
+def read_plain(file: Path, loader: type[Loader] = Loader) -> Any:
     """What a YAML file says. No object is made from it. ValueError if it is not YAML."""
     try:
-        return yaml.load(read_text(file), Loader)  # a SafeLoader
+        return yaml.load(read_text(file), loader)  # a SafeLoader
     except (yaml.YAMLError, RecursionError, *MISTAKES) as error:
         raise ValueError(f"{file} is not YAML: {error}") from None
     except ValueError as error:

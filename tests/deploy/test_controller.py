@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gpusim_rl.assembly.environment import robot_arguments
+from gpusim_rl.core.schema import problems
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.controller import MEMORY, NEXT, RESTART, Controller, check_names
 from gpusim_rl.deploy.describe import describe_targets
@@ -22,7 +23,6 @@ from gpusim_rl.robots.servos import safe_controls
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files
 from tests.exported import Exported, export_env, export_task, fresh_env, make_actor, use_torch
-from tests.schema import problems
 from tests.worlds import (
     ROOT,
     make_actuator,

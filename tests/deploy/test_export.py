@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from gpusim_rl.core.provenance import versions
+from gpusim_rl.core.schema import problems
 from gpusim_rl.deploy.controller import Controller
 from gpusim_rl.deploy.describe import describe_sensor, describe_targets
 from gpusim_rl.deploy.export import LEAST_SAMPLES, TOLERANCE, export, export_network
@@ -31,7 +32,6 @@ from tests.exported import (
     record_observations,
     use_torch,
 )
-from tests.schema import problems
 from tests.worlds import ROOT, make_task, numbers
 
 SCHEMA = json.loads((ROOT / "docs" / "policy.schema.json").read_text())

@@ -11,13 +11,13 @@ import pytest
 
 from benchmarks import preflight as faulty
 from benchmarks import sabotage
+from gpusim_rl.core.schema import problems
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.onboard.guard import CROUCH, Guard
 from gpusim_rl.deploy.onboard.limits import Limits
 from gpusim_rl.deploy.onboard.preflight import preflight
 from gpusim_rl.deploy.onboard.verdict import with_verdict
 from gpusim_rl.deploy.rest_measurements import standing
-from tests.schema import problems
 from tests.simulated_robot import NOISE, Simulated
 from tests.worlds import ROOT
 

@@ -12,6 +12,7 @@ import torch
 
 from gpusim_rl.core.maths import leaning_rotation, rotate, yaw
 from gpusim_rl.core.rng import Rng
+from gpusim_rl.core.schema import problems
 from gpusim_rl.deploy.describe import describe_command
 from gpusim_rl.envs.command_columns import check_command, plain_columns, rotations
 from gpusim_rl.envs.declarations import Command, Rotation, Vector, check_shown_by
@@ -20,7 +21,6 @@ from gpusim_rl.envs.task import Task, reward_terms
 from gpusim_rl.tasks.common.actions import integrated, relative
 from gpusim_rl.viewer.window import tour
 from gpusim_rl.web.controls import numbers
-from tests.schema import problems
 from tests.worlds import ROOT, make_env, make_sim_of, make_task
 
 DOWN = (0.0, 1.0, 0.0, 0.0)  # turned upside down about x

@@ -1,0 +1,113 @@
+"""Files that other programs write beside their networks, read as cards: Unitree's and rl_sar's."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpusim_rl.core.files import Plain
+from gpusim_rl.runs.config_file import read_plain
+
+UNKNOWN = {"repository": "unknown", "licence": "unknown"}
+# What neither file says: the simulators of both train with 5 ms, and their PD loops need this one.
+TIMESTEP_S, PHYSICS = 0.005, {"integrator": "implicitfast", "cone": "pyramidal"}
+UNITREE = {  # name of a term there → here
+    "base_ang_vel": "gyro",
+    "projected_gravity": "gravity",
+    "velocity_commands": "command",
+    "joint_pos_rel": "joint_pos_rel",
+    "joint_vel_rel": "joint_vel",
+    "last_action": "action",
+}
+RL_SAR = {  # name of a term there → here, and the key of its scale
+    "lin_vel": ("velocity", "lin_vel_scale"),
+    "ang_vel": ("gyro", "ang_vel_scale"),
+    "gravity_vec": ("gravity", ""),
+    "commands": ("command", "commands_scale"),
+    "dof_pos": ("joint_pos_rel", "dof_pos_scale"),
+    "dof_vel": ("joint_vel", "dof_vel_scale"),
+    "actions": ("action", ""),
+}
+SPEEDS = {"forward": "lin_vel_x", "left": "lin_vel_y", "turn": "ang_vel_z"}
+
+
+def unitree(path: Path, values: Plain, names: list[str]) -> Plain | None:
+    """The card of a deploy.yaml of unitree_rl_lab or unitree_rl_mjlab; None of another file.
+
+    It has two orders: gains are in the robot's, all else in the network's.
+    """
+    if "joint_ids_map" not in values:
+        return None
+    places = values["joint_ids_map"]
+    if sorted(places) != [*range(len(names))]:
+        raise ValueError(
+            f"joint_ids_map: {len(places)} joints, the robot's file drives {len(names)}"
+        )
+    action = values["actions"]["JointPositionAction"]
+    terms = values["observations"]
+    steps = {x["history_length"] for x in terms.values()}
+    if len(steps) > 1 or action["clip"] or any(x["clip"] for x in terms.values()):
+        raise ValueError("clips, or histories of several lengths: write a card by hand")
+    ranges = values["commands"]["base_velocity"]["ranges"]
+    card = {
+        **{"name": path.resolve().parent.name, "source": UNKNOWN, "dt": values["step_dt"]},
+        **{"timestep": TIMESTEP_S, "joints": [names[i] for i in places]},
+        **PHYSICS,
+        "pose": action["offset"],
+        "scale": action["scale"],
+        "kp": [values["stiffness"][i] for i in places],
+        "kd": [values["damping"][i] for i in places],
+        "observe": [{renamed(name, UNITREE): x["scale"]} for name, x in terms.items()],
+        "command": {name: ranges[key] for name, key in SPEEDS.items()},
+    }
+    history = {"steps": max(steps), "by": "term", "first": "oldest", "begin": "repeat"}
+    return card | ({"history": history} if max(steps) > 1 else {})
+
+
+def rl_sar(path: Path, values: Plain, names: list[str]) -> Plain | None:
+    """The card of a config.yaml of rl_sar, with the base.yaml above it; None of another file.
+
+    Lists are in the network's order, but for `joint_names`, which `joint_mapping` sorts. Commands
+    are those of its joystick: up to 1.
+    """
+    (key, own), *others = values.items()
+    if others or not isinstance(own, dict) or "observations" not in own:
+        return None
+    base = path.resolve().parents[key.count("/")] / "base.yaml"
+    if not base.is_file():
+        raise ValueError(f"there is no {base}, which belongs to it")
+    own = next(iter(read_plain(base).values())) | own
+    if own["wheel_indices"]:
+        raise ValueError("it drives wheels by speed, which no card describes")
+    steps = own["observations_history"]
+    terms = [(renamed(x, RL_SAR)) for x in own["observations"]]
+    card = {
+        **{"name": key, "source": UNKNOWN, "dt": own["dt"] * own["decimation"]},
+        **{"timestep": own["dt"], "joints": [own["joint_names"][i] for i in own["joint_mapping"]]},
+        **PHYSICS,
+        "pose": own["default_dof_pos"],
+        "scale": own["action_scale"],
+        "clip_action": [own["clip_actions_lower"], own["clip_actions_upper"]],
+        **{"kp": own["rl_kp"], "kd": own["rl_kd"], "torque": own["torque_limits"]},
+        "observe": [{name: own[scale] if scale else 1.0} for name, scale in terms],
+        "clip": own["clip_obs"],
+        "command": {name: [-1.0, 1.0] for name in SPEEDS},
+    }
+    if not steps:
+        return card
+    newest = steps == [*range(len(steps))]
+    if not newest and steps != [*range(len(steps))][::-1]:
+        raise ValueError(f"observations_history={steps}: write a card by hand")
+    history = {"steps": len(steps), "by": own["observations_history_priority"]}
+    return card | {
+        "history": history | {"first": "newest" if newest else "oldest", "begin": "repeat"}
+    }
+
+
+def renamed(name: str, names: Mapping[str, Any]) -> Any:
+    """What a term of others is called here; ValueError for one that no card describes."""
+    if name not in names:
+        raise ValueError(f"the term {name!r} is none of {', '.join(names)}")
+    return names[name]
+
+
+READERS = unitree, rl_sar
