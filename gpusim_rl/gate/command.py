@@ -171,9 +171,11 @@ def text(report: Json) -> str:
         lines.append("no command is followed: falls and limits alone are judged")
     if report["rotation"]:
         lines.append("of the command the position alone is judged, and not the rotation")
-    parts = sorted(report["chatter"], key=lambda x: -x["rms"])
-    trembling = (f"{x['joint']} {x['rms']:.4f} {x['hz']:.1f} ({x['scenario']})" for x in parts)
-    each = f"chatter [{parts[0]['unit']}, Hz] at most: {', '.join(trembling)}"
+    parts = ", ".join(
+        f"{x['joint']} {x['rms']:.4f} {x['unit']} {x['hz']:.1f} Hz ({x['scenario']})"
+        for x in sorted(report["chatter"], key=lambda x: -x["rms"])
+    )
+    each = errors.printable(f"chatter at most: {parts}")
     lines.append(textwrap.fill(each, 100, subsequent_indent="  "))
     if about := report["adopted"]:
         lines += adoption_lines(about, report["rows"])
