@@ -6,8 +6,9 @@ What a card says is traced by our own exporter, and the network lies in the midd
 import hashlib
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -15,15 +16,22 @@ import onnx
 import torch
 from onnx import compose, version_converter
 
-from gpusim_rl.core.files import Plain, read_whole, write_whole
+from gpusim_rl.core.files import Plain, part_of, read_whole, write_whole
 from gpusim_rl.core.provenance import versions
-from gpusim_rl.deploy import card as cards
 from gpusim_rl.deploy import exported
-from gpusim_rl.deploy.card import Card
-from gpusim_rl.deploy.card_controller import NETWORK, OBSERVATION, STAGED, Action, Observation
+from gpusim_rl.deploy.card import Card, read_card
+from gpusim_rl.deploy.card_controller import (
+    NETWORK,
+    OBSERVATION,
+    RESULT,
+    SOUND,
+    STAGED,
+    Action,
+    Observation,
+)
 from gpusim_rl.deploy.controller import COMMAND, FAULT, MEMORY, NEXT, RESTART, TARGETS
 from gpusim_rl.deploy.describe import FORMAT, describe_sensor, describe_targets
-from gpusim_rl.deploy.export import session
+from gpusim_rl.deploy.export import TOLERANCE, session
 from gpusim_rl.deploy.makers_files import READERS
 from gpusim_rl.deploy.runtime import LANES, MAX_BYTES, Policy
 from gpusim_rl.deploy.to_onnx import OPSET, finished, to_onnx
@@ -33,16 +41,16 @@ from gpusim_rl.robots.bare_model import driven_names, load_bare, make_model
 from gpusim_rl.robots.models import compile_spec
 from gpusim_rl.sim.actuator_spec import Actuator
 
-TOLERANCE = 1e-6  # largest difference [rad] of a target of the file and of its parts
 STEPS, ROBOTS = 200, 3  # that are compared
 LOOSE = 1e-4  # difference of an action by the rounding of another batch
+Array = np.ndarray
 UNITS = {"forward": "m/s", "left": "m/s", "turn": "rad/s"}
 
 
 class Network(NamedTuple):
     """A network of others as ONNX: (B, width) → (B, joints), and what it remembers.
 
-    memory: input → output, and (layers, 1, width) at the start.
+    memory (B, layers, width): input → output, and its start.
     """
 
     model: onnx.ModelProto
@@ -51,14 +59,38 @@ class Network(NamedTuple):
     memory: dict[str, tuple[str, torch.Tensor]]
 
 
-def adopt(network: Path, card_file: Path, robot: Path, out: Path, trust: bool = False) -> Card:
-    """Write a network of others as a controller of ours, and return its card.
+class Parts(NamedTuple):
+    """What an adopted file is made of."""
+
+    card: Card
+    mjcf: str
+    model: mujoco.MjModel
+    before: Observation
+    net: Network
+    after: Action
+
+
+def adopt(
+    network: Path, card_file: Path, robot: Path, out: Path, trust: bool = False
+) -> tuple[Card, float]:
+    """Write a network of others as a controller of ours.
+
+    Returns its card, and the largest difference of a target [rad] from card and network.
 
     ValueError or OSError in one line if card, network and robot do not fit together, or one of them
     cannot be taken in.
     """
+    parts = load_parts(network, card_file, robot, trust)
+    description = describe(parts) | {"lineage": lineage(parts.card, network)}
+    about = {"adopted": json.dumps(adopted(parts.card, network))}
+    data = finished(joined(parts), description, parts.mjcf, about)
+    return parts.card, write_checked(data, out, parts)
+
+
+def load_parts(network: Path, card_file: Path, robot: Path, trust: bool = False) -> Parts:
+    """The parts of a file, before they are traced; errors as `adopt`."""
     spec = load_bare(robot)
-    card = cards.read_card(card_file, driven_names(spec), READERS)
+    card = read_card(card_file, driven_names(spec), READERS)
     try:
         mjcf = make_model(spec, card.values, lambda names: check_joints(card, names))
         model = compile_spec(mujoco.MjSpec.from_string(mjcf))
@@ -70,15 +102,8 @@ def adopt(network: Path, card_file: Path, robot: Path, out: Path, trust: bool = 
     order = [driven.index(name) for name in card.joints]
     places = [model.joint(name).qposadr[0] for name in card.joints]
     pose = card.vector("pose") if "pose" in card.values else model.key_qpos[0][places]
-    start = {name: x for name, (_, x) in net.memory.items()}
-    before = Observation(card, order, pose, start)
-    after = Action(before, order, pose)
-    whole = joined(traced(before, after, net), net)
-    description = describe(card, model, after)
-    about = {"adopted": json.dumps(adopted(card, network))}
-    data = finished(whole, description | {"lineage": lineage(card, network)}, mjcf, about)
-    write_checked(data, out, before, after, net)
-    return card
+    before = Observation(card, order, pose, {name: x for name, (_, x) in net.memory.items()})
+    return Parts(card, mjcf, model, before, net, Action(before, order, pose))
 
 
 def check_joints(card: Card, names: list[str]) -> None:
@@ -110,7 +135,7 @@ def load_network(path: Path, card: Card, trust: bool) -> Network:
     width = card.steps * card.step_width
     model = read_network(path, width, trust)
     exported.check_graph(model, path)
-    version = max([OPSET, *(x.version for x in model.opset_import if not x.domain)])
+    version = opset(model)
     try:
         model = version_converter.convert_version(model, version)
     except (RuntimeError, ValueError) as error:
@@ -133,17 +158,39 @@ def load_network(path: Path, card: Card, trust: bool) -> Network:
     shapes = {x.name: x for x in (*model.graph.input, *model.graph.output)}
     for name in (entries[0], exits[0]):
         shapes[name].type.tensor_type.shape.dim[0].dim_param = "batch"
-    memory = {}
-    for name, result in pairs.items():
-        sizes = [x.dim_value for x in shapes[name].type.tensor_type.shape.dim]
-        if len(sizes) != 3 or not all((sizes[0], sizes[2])):
-            raise ValueError(f"{path}: memory {name!r} is not (layers, 1, width)")
-        for one in (name, result):
-            shapes[one].type.tensor_type.shape.dim[1].dim_param = "batch"
-        memory[name] = result, torch.zeros(sizes[0], 1, sizes[2])
+    memory = {x: (y, memory_start(path, model, x, y, not notes)) for x, y in pairs.items()}
     check_width(path, "sees", shapes[entries[0]], width, observed(card))
     check_width(path, "gives", shapes[exits[0]], len(card.joints), "one for each of joints")
     return Network(model, entries[0], exits[0], memory)
+
+
+def memory_start(
+    path: Path, model: onnx.ModelProto, entry: str, exit: str, turned: bool
+) -> torch.Tensor:
+    """(1, layers, width) zeros for what a network remembers, whose axes are turned in place."""
+    if turned:
+        turn(model.graph, entry, exit)
+    (value,) = [x for x in model.graph.input if x.name == entry]
+    sizes = [x.dim_value for x in value.type.tensor_type.shape.dim]
+    if len(sizes) != 3 or not all(sizes[1:]):
+        raise ValueError(f"{path}: memory {entry!r} is not (layers, 1, width)")
+    return torch.zeros(1, *sizes[1:])
+
+
+def turn(graph: onnx.GraphProto, entry: str, exit: str) -> None:
+    """Give a memory (layers, 1, width) of a network the axes (B, layers, width), in place."""
+    ends = {entry: f"{entry}.turned", exit: f"{exit}.turned"}
+    for node in graph.node:
+        node.input[:] = [ends.get(x, x) for x in node.input]
+        node.output[:] = [ends.get(x, x) for x in node.output]
+    make = onnx.helper.make_node
+    graph.node.insert(0, make("Transpose", [entry], [ends[entry]], perm=[1, 0, 2]))
+    graph.node.append(make("Transpose", [ends[exit]], [exit], perm=[1, 0, 2]))
+    for value in (*graph.input, *graph.output):
+        sizes = value.type.tensor_type.shape.dim
+        if value.name in ends and len(sizes) == 3:
+            layers = sizes[0].dim_value
+            sizes[0].dim_param, sizes[1].dim_value = "batch", layers
 
 
 def read_network(path: Path, width: int, trust: bool) -> onnx.ModelProto:
@@ -164,8 +211,11 @@ def read_network(path: Path, width: int, trust: bool) -> onnx.ModelProto:
     if outside:
         beside = path.with_name(f"{path.name}.data")
         numbers = read_whole(beside, MAX_BYTES) if beside.is_file() else b""
-        for tensor in outside:
-            exported.fill(tensor, beside, numbers)
+        try:
+            for tensor in outside:
+                exported.fill(tensor, beside, numbers)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
     return model
 
 
@@ -188,58 +238,58 @@ def observed(card: Card) -> str:
 # -- the whole -------------------------------------------------------------------------------------
 
 
-def traced(before: Observation, after: Action, net: Network) -> list[onnx.ModelProto]:
+def traced(parts: Parts, version: int) -> list[onnx.ModelProto]:
     """What comes before and after the network, as ONNX whose inputs and outputs share names."""
-    widths = {name: (x,) for name, x in before.card.readings.items()} | {COMMAND: (3,)}
+    before, after = parts.before, parts.after
+    widths = {name: (x,) for name, x in parts.card.readings.items()} | {COMMAND: (3,)}
     sample = {name: torch.zeros(2, *x) for name, x in widths.items()}
-    sample[RESTART] = torch.tensor([True, False])
+    sample |= {RESTART: torch.tensor([True, False]), SOUND: torch.tensor([True, False])}
     memory = {MEMORY + name: torch.cat([x, x]) for name, x in after.start.items()}
-    sample |= {x: memory[x] for x in before.inputs if x in memory}
-    first = to_onnx(before, {x: sample[x] for x in before.inputs}, before.outputs)
     # another tensor than the memory: torch would take both inputs for one
     staged = {x: memory[MEMORY + x.removeprefix(STAGED)].clone() for x in after.staged}
-    staged |= {x: y.transpose(0, 1) for x, y in staged.items() if x.startswith(STAGED + NETWORK)}
-    sample |= memory | staged | {"result": torch.zeros(2, len(before.card.joints))}
-    sample["sound"] = torch.tensor([True, False])
+    sample |= memory | staged | {RESULT: torch.zeros(2, len(parts.card.joints))}
     results = [TARGETS, FAULT, *(NEXT + x for x in after.start)]
+    first = to_onnx(before, {x: sample[x] for x in before.inputs}, before.outputs)
     second = to_onnx(after, {x: sample[x] for x in after.inputs}, results)
-    version = max(x.version for x in net.model.opset_import if not x.domain)
     return [version_converter.convert_version(x, version) for x in (first, second)]
 
 
-def joined(parts: list[onnx.ModelProto], net: Network) -> onnx.ModelProto:
+def joined(parts: Parts) -> onnx.ModelProto:
     """One model of three: the network's ends get the names of its neighbours, all else a prefix."""
-    first, second = parts
-    wires = {net.entry: OBSERVATION, net.exit: "result"} | {x: NETWORK + x for x in net.memory}
+    net, version = parts.net, opset(parts.net.model)
+    first, second = traced(parts, version)
+    wires = {net.entry: OBSERVATION, net.exit: RESULT} | {x: NETWORK + x for x in net.memory}
     wires |= {result: f"{STAGED}{NETWORK}{name}" for name, (result, _) in net.memory.items()}
-    keep = dict(rename_inputs=False, rename_outputs=False)
-    middle = compose.add_prefix(net.model, "network/")
-    graphs = [
-        compose.add_prefix(first, "before/", **keep).graph,
-        *[middle.graph, compose.add_prefix(second, "after/", **keep).graph],
-    ]
-    ends = {f"network/{name}": wire for name, wire in wires.items()}
-    for node in middle.graph.node:
+    ends, keep = {f"network/{x}": y for x, y in wires.items()}, {"rename_outputs": False}
+    middle = compose.add_prefix(net.model, "network/").graph
+    for node in middle.node:
         node.input[:] = [ends.get(x, x) for x in node.input]
         node.output[:] = [ends.get(x, x) for x in node.output]
-    inputs = {x.name: x for x in (*second.graph.input, *first.graph.input)}
+    start = compose.add_prefix(first, "before/", rename_inputs=False, **keep).graph
+    end = compose.add_prefix(second, "after/", rename_inputs=False, **keep).graph
+    graphs = (start, middle, end)
+    inputs = {x.name: x for x in (*end.input, *start.input)}
     made = {x for graph in graphs for node in graph.node for x in node.output}
     graph = onnx.helper.make_graph(
         [node for one in graphs for node in one.node],
         "adopted",
         [x for name, x in inputs.items() if name not in made],
-        [*second.graph.output],
+        [*end.output],
         [x for one in graphs for x in one.initializer],
+        sparse_initializer=[*middle.sparse_initializer],
     )
-    graph.sparse_initializer.extend(middle.graph.sparse_initializer)
-    version = max(x.version for x in net.model.opset_import if not x.domain)
-    return onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", version)], ir_version=first.ir_version
-    )
+    opsets = [onnx.helper.make_opsetid("", version)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=first.ir_version)
 
 
-def describe(card: Card, model: mujoco.MjModel, after: Action) -> Plain:
+def opset(model: onnx.ModelProto) -> int:
+    """The version of ONNX's operators that a model uses, at least ours."""
+    return max([OPSET, *(x.version for x in model.opset_import if x.domain in ("", "ai.onnx"))])
+
+
+def describe(parts: Parts) -> Plain:
     """The description of an adopted controller; its ranges were never recorded."""
+    card, model = parts.card, parts.model
     driven = describe_targets(model)
     inputs = []
     for name, width in card.readings.items():
@@ -269,7 +319,7 @@ def describe(card: Card, model: mujoco.MjModel, after: Action) -> Plain:
                 **{"type": str(x.dtype).removeprefix("torch."), "shape": list(x.shape[1:])},
                 **{"start": x[0].tolist(), "of": "task"},
             }
-            for name, x in after.start.items()
+            for name, x in parts.after.start.items()
         ],
         "outputs": [driven, {"name": FAULT, "type": "bool", "shape": []}],
         "actuator": Actuator(kind="position").description(),
@@ -295,56 +345,71 @@ def lineage(card: Card, network: Path) -> Plain:
 # -- the check -------------------------------------------------------------------------------------
 
 
-def write_checked(data: bytes, out: Path, before: Observation, after: Action, net: Network) -> None:
-    """Write the file's bytes if they do what card and network do by themselves, to 1e-6 rad."""
-    part = out.with_name(f".{out.name}.trial.onnx")
+def write_checked(data: bytes, out: Path, parts: Parts) -> float:
+    """Write the file's bytes if they do what card and network do; return the difference [rad]."""
+    part = part_of(out)
     try:
         write_whole(part, data)
-        try:
-            error = difference(Policy(part), before, after, net)
-        except ValueError as wrong:
-            raise ValueError(str(wrong).replace(str(part), str(out))) from None
+        error = difference(Policy(part), parts)
+    except ValueError as wrong:
+        raise ValueError(str(wrong).replace(str(part), str(out))) from None
     finally:
         part.unlink(missing_ok=True)
     if not error <= TOLERANCE:
-        raise ValueError(f"the file differs from card and network by {error:.1e} rad")
+        raise ValueError(f"{out} would differ from card and network by {error:.1e} rad")
     write_whole(out, data)
+    return error
 
 
 @torch.no_grad()
-def difference(policy: Policy, before: Observation, after: Action, net: Network) -> float:
-    """Largest difference of a target [rad] or of memory: of the file, and of card and network.
+def difference(policy: Policy, parts: Parts) -> float:
+    """Largest |file - parts| / max(1, |parts|) of a target [rad], over some random steps.
 
     Each step begins with what the file remembers, since a policy that answers its own last action
-    strongly would enlarge the rounding of one step. ValueError if the network gives a robot another
-    action beside others than alone.
+    strongly would enlarge the rounding of one step. ValueError if the memory differs by more than
+    rounding, or the network gives a robot another action beside others than alone.
     """
-    alone, rng, worst = session(net.model.SerializeToString()), np.random.default_rng(0), 0.0
-    names = [net.exit, *(result for result, _ in net.memory.values())]
+    run, rng, worst = (
+        session(parts.net.model.SerializeToString()).run,
+        np.random.default_rng(0),
+        0.0,
+    )
     policy.reset(ROBOTS)
     for t in range(STEPS):
         widths = policy.needs | {COMMAND: 3}
         seen = {k: rng.normal(0, 0.3, (ROBOTS, w)).astype(np.float32) for k, w in widths.items()}
-        v = {k: torch.from_numpy(x) for k, x in seen.items()}
-        v |= {MEMORY + k: torch.from_numpy(x) for k, x in policy.memory.items()}
-        v[RESTART] = torch.full((ROBOTS,), t == 0)
-        v |= dict(zip(before.outputs, before(*(v[x] for x in before.inputs)), strict=True))
-        ends = {net.entry: (OBSERVATION, 0)} | {x: (NETWORK + x, 1) for x in net.memory}
-        feed = {x: v[name].numpy() for x, (name, _) in ends.items()}
+        feed = seen | {MEMORY + k: x for k, x in policy.memory.items()}
+        feed[RESTART] = np.full(ROBOTS, t == 0)
         rows = np.arange(LANES) % ROBOTS  # as many as the runtime runs: the rounding is the same
-        results = alone.run(names, {x: y.take(rows, ends[x][1]) for x, y in feed.items()})
-        robot = [t % ROBOTS]
-        (one, *_) = alone.run(names, {x: y.take(robot, ends[x][1]) for x, y in feed.items()})
-        action, *next_memory = (np.asarray(x) for x in results)
-        if not np.allclose(one, action[robot], rtol=LOOSE, atol=LOOSE):
-            raise ValueError("its actions depend on how many robots it drives")
-        v["result"] = torch.from_numpy(action[:ROBOTS])
-        for name, x in zip(net.memory, next_memory, strict=True):
-            v[f"{STAGED}{NETWORK}{name}"] = torch.from_numpy(x[:, :ROBOTS])
-        targets, fault, *kept = after(*(v[x] for x in after.inputs))
-        actual = policy.act(seen, seen[COMMAND])
-        pairs = [(actual, targets), (policy.fault, fault)]
-        for ours, theirs in (*pairs, *zip(policy.memory.values(), kept, strict=True)):
-            error = np.abs(ours.astype(float) - theirs.numpy().astype(float)).max()
-            worst = np.maximum(worst, error)  # keeps NaN
+        expected = step({k: x[rows] for k, x in feed.items()}, parts, run)
+        one = [t % ROBOTS]
+        alone = step({k: x[one] for k, x in feed.items()}, parts, run)
+        targets = policy.act(seen, seen[COMMAND])
+        theirs = expected[TARGETS][:ROBOTS]
+        error = np.abs(targets - theirs) / np.maximum(1, np.abs(theirs))
+        worst = np.maximum(worst, error.max())  # keeps NaN
+        for name, x in policy.memory.items():
+            for ours, theirs in ((x, expected[name][:ROBOTS]), (x[one], alone[name])):
+                if not np.allclose(ours, theirs, rtol=LOOSE, atol=LOOSE):
+                    raise ValueError(f"the network does other things in a file: {name!r} differs")
     return float(worst)
+
+
+def step(feed: dict[str, Array], parts: Parts, run: Callable[..., Any]) -> dict[str, Array]:
+    """Observation, targets and next memory of a step of B robots, by card and network.
+
+    Args:
+        feed: readings, command, restart and memory, by the names of the file's inputs.
+        run: of the network's session.
+    """
+    net, before, after = parts.net, parts.before, parts.after
+    v = {name: torch.from_numpy(np.ascontiguousarray(x)) for name, x in feed.items()}
+    v |= dict(zip(before.outputs, before(*(v[x] for x in before.inputs)), strict=True))
+    inputs = {net.entry: v[OBSERVATION]} | {x: v[NETWORK + x] for x in net.memory}
+    names = [net.exit, *(result for result, _ in net.memory.values())]
+    results = run(names, {name: x.numpy() for name, x in inputs.items()})
+    staged = [RESULT, *(f"{STAGED}{NETWORK}{x}" for x in net.memory)]
+    v |= {name: torch.from_numpy(np.asarray(x)) for name, x in zip(staged, results, strict=True)}
+    _, _, *memory = after(*(v[x] for x in after.inputs))
+    kept = {name: x.numpy() for name, x in zip(after.start, memory, strict=True)}
+    return kept | {OBSERVATION: v[OBSERVATION].numpy()}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gpusim_rl.deploy.card import Card
 from gpusim_rl.deploy.controller import COMMAND, MEMORY, RESTART, TARGETS, finite, where
 
-OBSERVATION, SOUND = "observation", "sound"
+OBSERVATION, SOUND, RESULT = "observation", "sound", "result"
 STAGED = "staged."  # before the name of a memory: its next value, unless there is a fault
 ACTION, PHASE, PAST = "action", "phase", "past"
 NETWORK = "network."  # before the name of an input that the network itself remembers
@@ -23,7 +23,7 @@ class Observation(nn.Module):
     Args:
         card: what is seen.
         order: (n,) for each joint of the card its place in the readings.
-        network: what the network itself remembers, name → (layers, 1, width) at the start.
+        network: what the network itself remembers, name → (1, layers, width) at the start.
 
     Attributes:
         start: memory at the start of an episode, name → (1, …).
@@ -43,7 +43,7 @@ class Observation(nn.Module):
             self.start[PHASE] = torch.tensor([clock["start"]], dtype=torch.float64)
         if card.steps > 1:
             self.start[PAST] = torch.zeros(1, card.steps, card.step_width)
-        self.start |= {NETWORK + k: x.transpose(0, 1) for k, x in network.items()}
+        self.start |= {NETWORK + name: x for name, x in network.items()}
         self.inputs = [*card.readings, COMMAND, RESTART, *(MEMORY + x for x in self.start)]
         own = [x for x in (PHASE, PAST) if x in self.start]
         self.outputs = [OBSERVATION, SOUND, *(NETWORK + x for x in network)]
@@ -66,8 +66,7 @@ class Observation(nn.Module):
         if PAST in memory:
             seen, after[PAST] = self.history(seen, memory[PAST], begins)
         sound = finite({name: x for name, x in v.items() if name != RESTART})
-        remembered = [memory[NETWORK + name].transpose(0, 1) for name in self.network]
-        return (seen, sound, *remembered, *after.values())
+        return (seen, sound, *(memory[NETWORK + x] for x in self.network), *after.values())
 
     def terms(self, v: Memory, memory: Memory) -> tuple[Memory, Memory]:
         """The terms (B, …) without their scales, and the next phase of the clock."""
@@ -144,19 +143,18 @@ class Action(nn.Module):
         self.clip = None if ends is None else [torch.tensor(x, dtype=torch.float32) for x in ends]
         self.start = observation.start | {TARGETS: self.pose[self.back][None]}
         self.staged = [STAGED + x for x in observation.start if x != ACTION]
-        self.inputs = ["result", SOUND, *self.staged, *(MEMORY + x for x in self.start)]
+        self.inputs = [RESULT, SOUND, *self.staged, *(MEMORY + x for x in self.start)]
 
     def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
         """Targets (B, nu), fault (B,), and the next memory in the order of `start`."""
         v = dict(zip(self.inputs, args, strict=True))
-        action = v["result"]
-        network = [x for x in self.staged if x.startswith(STAGED + NETWORK)]
-        turned = {x: v[x].transpose(0, 1) for x in network}
-        sound = v[SOUND] & finite({"action": action} | turned)
+        action = v[RESULT]
+        remembered = {x: v[x] for x in self.staged if x.startswith(STAGED + NETWORK)}
+        sound = v[SOUND] & finite({ACTION: action} | remembered)
         if self.clip:
             action = torch.minimum(torch.maximum(action, self.clip[0]), self.clip[1])
         after = {ACTION: action, TARGETS: (self.pose + self.scale * action)[:, self.back]}
-        after |= {x.removeprefix(STAGED): turned.get(x, v[x]) for x in self.staged}
+        after |= {x.removeprefix(STAGED): v[x] for x in self.staged}
         after = {x: where(sound, after[x], v[MEMORY + x]) for x in self.start}
         return (after[TARGETS], ~sound, *(x + 0 for x in after.values()))
 

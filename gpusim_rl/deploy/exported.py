@@ -75,8 +75,9 @@ def fill(tensor: Any, file: Path, numbers: bytes) -> None:
     place = {x.key: x.value for x in tensor.external_data}
     if place.get("location") != file.name:
         raise ValueError(f"the numbers of {tensor.name!r} are in {place.get('location')!r}")
-    begin, size = int(place.get("offset", 0)), int(place.get("length", 0))
-    if not 0 <= begin <= begin + size <= len(numbers):
+    begin = int(place.get("offset", 0))
+    size = int(place.get("length", len(numbers) - begin))
+    if not 0 <= begin < begin + size <= len(numbers):
         raise ValueError(f"{file} lacks the numbers of {tensor.name!r}")
     tensor.raw_data = numbers[begin : begin + size]
     tensor.ClearField("external_data")

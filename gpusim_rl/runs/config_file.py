@@ -50,7 +50,7 @@ def read_plain(file: Path, loader: type[Loader] = Loader) -> Any:
     try:
         return yaml.load(read_text(file), loader)  # a SafeLoader
     except (yaml.YAMLError, RecursionError, *MISTAKES) as error:
-        raise ValueError(f"{file} is not YAML: {error}") from None
+        raise ValueError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
