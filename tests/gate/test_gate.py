@@ -494,7 +494,9 @@ def test_a_badge():
     ]
     for color, drawn in zip(command_of_gate.COLORS.values(), drawings, strict=True):
         assert [x for x in command_of_gate.COLORS.values() if x in drawn] == [color]
-    says = [[x.text for x in ElementTree.fromstring(drawn).iter("{*}text")] for drawn in drawings]
+    says = [
+        [x.text for x in ElementTree.fromstring(drawn).findall(".//{*}text")] for drawn in drawings
+    ]
     assert says[1] == ["gpusim gate", "fails, success 0.950"]
     assert says[2] == ["gpusim gate", "passes, success 0.950, other settings"]
 
