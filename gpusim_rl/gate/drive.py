@@ -150,8 +150,8 @@ class Totals:
         if self.last is not None:
             step = targets - self.last
             s["change"] = ((step / self.width) ** 2).sum(1)
-            self.first += np.where(alive[:, None], step, 0.0) ** 2
             if self.step is not None:
+                self.first += np.where(alive[:, None], step, 0.0) ** 2
                 self.second += np.where(alive[:, None], step - self.step, 0.0) ** 2
             self.step = step
         self.last = targets
