@@ -259,7 +259,7 @@ def test_a_mistake_in_a_card_is_one_line(tmp_path, says):
     assert says in line
 
 
-def refusal(net: Path, card: Path, folder: Path, trust: bool = True) -> str:
+def refusal(net: Path, card: Path | None, folder: Path, trust: bool = True) -> str:
     """The line that refuses a network or a card; nothing is written."""
     with pytest.raises((ValueError, OSError)) as error:
         adopt(net, card, ROBOT, folder / "policy.onnx", trust=trust)
@@ -376,8 +376,18 @@ def test_a_reader_makes_the_card_that_was_written_by_hand(name):
         np.testing.assert_allclose(np.broadcast_to(mine, theirs.shape or mine.shape), theirs)
 
 
-def test_metadata_alone_does_not_suffice(tmp_path):
-    """Of mjlab's and holosoma's networks it is refused in one line that lists what is missing."""
-    net = changed(tmp_path, lambda m: helper.set_model_props(m, {"kp": "[1.0]", "dof_names": "[]"}))
-    line = refusal(net, net, tmp_path)
-    assert "joint order" not in line and all(x in line for x in ("observe", "history", "timestep"))
+METADATA = {
+    "holosoma": (["dof_names", "kp", "kd", "command_ranges"], "has joints, kp, kd, command alone"),
+    "mjlab": (["joint_names", "joint_stiffness", "observation_names"], "has joints, kp alone"),
+    "none": ([], "nothing describes the network"),
+}
+
+
+@pytest.mark.parametrize("maker", METADATA)
+def test_metadata_alone_does_not_suffice(tmp_path, maker):
+    """A network without a card is refused in one line that lists what is missing."""
+    keys, says = METADATA[maker]
+    notes = dict.fromkeys(keys, "[]")
+    net = changed(tmp_path, lambda m: helper.set_model_props(m, notes))
+    line = refusal(net, None, tmp_path)
+    assert says in line and all(x in line for x in ("observe", "history", "timestep", "clock"))
