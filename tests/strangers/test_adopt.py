@@ -391,3 +391,21 @@ def test_metadata_alone_does_not_suffice(tmp_path, maker):
     net = changed(tmp_path, lambda m: helper.set_model_props(m, notes))
     line = refusal(net, None, tmp_path)
     assert says in line and all(x in line for x in ("observe", "history", "timestep", "clock"))
+
+
+# -- the robot's file ------------------------------------------------------------------------------
+
+LEG = """<mujoco><asset><mesh name="foot" file="foot.stl"/></asset><worldbody><body>
+<freejoint/><geom size="0.1" mass="1" material="red"/><geom type="mesh" mesh="foot" {}/>
+<body><joint name="knee"/><geom size="0.1" mass="1"/></body></body></worldbody></mujoco>"""
+
+
+@pytest.mark.parametrize("collides", [True, False])
+def test_a_missing_mesh_is_one_line(tmp_path, capsys, collides):
+    """If it collides; a missing picture is left out, and so is a material that is not there."""
+    file = tmp_path / "leg.xml"
+    file.write_text(LEG.format("" if collides else 'contype="0" conaffinity="0"'))
+    spec = load_bare(file)
+    assert spec.compile().ngeom == 3 and driven_names(spec) == ["knee"]  # two and the floor
+    says = f"warning: {file}: the mesh foot.stl is missing: it collides with nothing\n"
+    assert capsys.readouterr().err == (says if collides else "")
