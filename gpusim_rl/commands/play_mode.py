@@ -228,7 +228,8 @@ def adopt_network(cfg: Settings) -> None:
         from gpusim_rl.deploy.adopt import adopt  # loads torch, after mistakes are answered
         from gpusim_rl.robots.models import find_robot_file
 
-        files = Path(cfg["onnx"]), Path(cfg["card"]), find_robot_file(cfg["robot"]["mjcf"])
+        files = Path(cfg["onnx"]), cfg["card"] and Path(cfg["card"])
+        files = *files, find_robot_file(cfg["robot"]["mjcf"])
         card = adopt(*files, Path(cfg["out"]), bool(cfg["trust"]))
         source = card.values["source"]
         print(
@@ -432,7 +433,7 @@ def check_log(cfg: Settings) -> None:
 FILM = {"video": (".mp4", ".mov", ".mkv", ".avi", ".gif")}
 JSON, PICTURE = {"out": (".json",)}, {"report": (".png",)}
 ROBOT, LOG = {"robot.mjcf": "<MJCF or URDF file>"}, {"mcap": "FILE, the log of a robot"}
-ADOPTED = {"onnx": "NETWORK, of others", "card": "CARD.yaml", "robot.mjcf": "<MJCF or URDF file>"}
+ADOPTED = {"onnx": "NETWORK, of others", "robot.mjcf": "<MJCF or URDF file>"}
 ADOPTED |= {"out": "FILE.onnx"}
 GROUND, LOOK = ("kind", "level"), ("size", "camera")
 OF_RUN = ("onnx",), "mode={mode} needs run=, not onnx="

@@ -19,7 +19,7 @@ from onnx import compose, version_converter
 from gpusim_rl.core.files import Plain, part_of, read_whole, write_whole
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.deploy import exported
-from gpusim_rl.deploy.card import Card, read_card
+from gpusim_rl.deploy.card import Card, read_card, schema
 from gpusim_rl.deploy.card_controller import (
     NETWORK,
     OBSERVATION,
@@ -32,7 +32,7 @@ from gpusim_rl.deploy.card_controller import (
 from gpusim_rl.deploy.controller import COMMAND, FAULT, MEMORY, NEXT, RESTART, TARGETS
 from gpusim_rl.deploy.describe import FORMAT, describe_sensor, describe_targets
 from gpusim_rl.deploy.export import TOLERANCE, session
-from gpusim_rl.deploy.makers_files import READERS
+from gpusim_rl.deploy.makers_files import READERS, lacks
 from gpusim_rl.deploy.runtime import LANES, MAX_BYTES, Policy
 from gpusim_rl.deploy.to_onnx import OPSET, finished, to_onnx
 from gpusim_rl.deploy.torchscript import convert, is_script
@@ -71,7 +71,7 @@ class Parts(NamedTuple):
 
 
 def adopt(
-    network: Path, card_file: Path, robot: Path, out: Path, trust: bool = False
+    network: Path, card_file: Path | None, robot: Path, out: Path, trust: bool = False
 ) -> tuple[Card, float]:
     """Write a network of others as a controller of ours.
 
@@ -80,6 +80,11 @@ def adopt(
     ValueError or OSError in one line if card, network and robot do not fit together, or one of them
     cannot be taken in.
     """
+    if card_file is None:
+        script = zipfile.is_zipfile(network)
+        model = None if script else exported.parse_onnx(read_whole(network, MAX_BYTES), network)
+        notes = [x.key for x in model.metadata_props] if model else []
+        raise ValueError(f"{network}: {lacks(notes, schema()['required'])}: docs/adopt.md")
     parts = load_parts(network, card_file, robot, trust)
     description = describe(parts) | {"lineage": lineage(parts.card, network)}
     about = {"adopted": json.dumps(adopted(parts.card, network))}

@@ -1,6 +1,6 @@
 """Files that other programs write beside their networks, read as cards: Unitree's and rl_sar's."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,12 @@ RL_SAR = {  # name of a term there → here, and the key of its scale
     "dof_vel": ("joint_vel", "dof_vel_scale"),
     "actions": ("action", ""),
 }
+METADATA = {  # key of a network's metadata, by mjlab or holosoma → what a card calls it
+    **{"joint_names": "joints", "dof_names": "joints", "default_joint_pos": "pose"},
+    **{"joint_stiffness": "kp", "joint_damping": "kd", "kp": "kp", "kd": "kd"},
+    **{"action_scale": "scale", "command_ranges": "command"},
+}
+ASIDE = ("pose", "kp", "kd", "history", "clock")  # that many cards need, beside the required ones
 SPEEDS = {"forward": "lin_vel_x", "left": "lin_vel_y", "turn": "ang_vel_z"}
 
 
@@ -101,6 +107,14 @@ def rl_sar(path: Path, values: Plain, names: list[str]) -> Plain | None:
     return card | {
         "history": history | {"first": "newest" if newest else "oldest", "begin": "repeat"}
     }
+
+
+def lacks(metadata: Iterable[str], required: Iterable[str]) -> str:
+    """What the metadata of a network has of a card, and what it lacks, in words."""
+    has = dict.fromkeys(METADATA[x] for x in metadata if x in METADATA)
+    missing = [x for x in (*required, *ASIDE) if x not in has]
+    known = f"the metadata has {', '.join(has)} alone" if has else "nothing describes the network"
+    return f"{known}: write a card with {', '.join(missing)}"
 
 
 def renamed(name: str, names: Mapping[str, Any]) -> Any:

@@ -43,6 +43,9 @@ LISTED = {
     "torchrun --standalone --nproc-per-node=2 --max-restarts=3 train.py auto_resume=true "
     "run_dir=runs/two": LONG,
     "python play.py onnx=policy.onnx mode=gate": LONG,
+    "python play.py mode=adopt onnx=net.onnx card=card.yaml robot=robot.xml out=policy.onnx": (
+        "a network of others"
+    ),
     "python play.py mode=check task=cartpole": LONG,
     "python play.py mode=check task=cartpole sim=native": LONG,
     "python play.py onnx=policy.onnx mode=gate 'variants=[fp16,int8]'": LONG,

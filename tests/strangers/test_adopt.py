@@ -259,7 +259,7 @@ def test_a_mistake_in_a_card_is_one_line(tmp_path, says):
     assert says in line
 
 
-def refusal(net: Path, card: Path, folder: Path, trust: bool = True) -> str:
+def refusal(net: Path, card: Path | None, folder: Path, trust: bool = True) -> str:
     """The line that refuses a network or a card; nothing is written."""
     with pytest.raises((ValueError, OSError)) as error:
         adopt(net, card, ROBOT, folder / "policy.onnx", trust=trust)
@@ -376,8 +376,36 @@ def test_a_reader_makes_the_card_that_was_written_by_hand(name):
         np.testing.assert_allclose(np.broadcast_to(mine, theirs.shape or mine.shape), theirs)
 
 
-def test_metadata_alone_does_not_suffice(tmp_path):
-    """Of mjlab's and holosoma's networks it is refused in one line that lists what is missing."""
-    net = changed(tmp_path, lambda m: helper.set_model_props(m, {"kp": "[1.0]", "dof_names": "[]"}))
-    line = refusal(net, net, tmp_path)
-    assert "joint order" not in line and all(x in line for x in ("observe", "history", "timestep"))
+METADATA = {
+    "holosoma": (["dof_names", "kp", "kd", "command_ranges"], "has joints, kp, kd, command alone"),
+    "mjlab": (["joint_names", "joint_stiffness", "observation_names"], "has joints, kp alone"),
+    "none": ([], "nothing describes the network"),
+}
+
+
+@pytest.mark.parametrize("maker", METADATA)
+def test_metadata_alone_does_not_suffice(tmp_path, maker):
+    """A network without a card is refused in one line that lists what is missing."""
+    keys, says = METADATA[maker]
+    notes = dict.fromkeys(keys, "[]")
+    net = changed(tmp_path, lambda m: helper.set_model_props(m, notes))
+    line = refusal(net, None, tmp_path)
+    assert says in line and all(x in line for x in ("observe", "history", "timestep", "clock"))
+
+
+# -- the robot's file ------------------------------------------------------------------------------
+
+LEG = """<mujoco><asset><mesh name="foot" file="foot.stl"/></asset><worldbody><body>
+<freejoint/><geom size="0.1" mass="1" material="red"/><geom type="mesh" mesh="foot" {}/>
+<body><joint name="knee"/><geom size="0.1" mass="1"/></body></body></worldbody></mujoco>"""
+
+
+@pytest.mark.parametrize("collides", [True, False])
+def test_a_missing_mesh_is_one_line(tmp_path, capsys, collides):
+    """If it collides; a missing picture is left out, and so is a material that is not there."""
+    file = tmp_path / "leg.xml"
+    file.write_text(LEG.format("" if collides else 'contype="0" conaffinity="0"'))
+    spec = load_bare(file)
+    assert spec.compile().ngeom == 3 and driven_names(spec) == ["knee"]  # two and the floor
+    says = f"warning: {file}: the mesh foot.stl is missing: it collides with nothing\n"
+    assert capsys.readouterr().err == (says if collides else "")
