@@ -112,6 +112,8 @@ def derive(mjm: mujoco.MjModel, model: Mapping[str, Tensor], fields: tuple[str, 
 
     MuJoCo C does it on the host, in float64. Call it outside the iteration.
     """
+    if not model:
+        return
     batch = Batch(mjm, len(next(iter(model.values()))), 0)
     live = {name: batch.expand(name) for name in model}
     for name in fields:
