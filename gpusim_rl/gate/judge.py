@@ -19,6 +19,7 @@ from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.core.provenance import cores_available
+from gpusim_rl.core.schema import problems
 from gpusim_rl.core.waiting import Say, print_now, progress
 from gpusim_rl.deploy.onboard.verdict import Json, digest, with_verdict
 from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
@@ -28,6 +29,15 @@ from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import CONTACT, SCENARIOS, Plan, Settings, contact_plans, lacks
 from gpusim_rl.gate.settings import usual_settings
 
+# What a verdict says of a file that others trained; `card` is a SHA-256.
+ADOPTED: Json = {
+    "type": "object",
+    "required": ["source", "licence", "card", "reads_unmeasured"],
+    "properties": {
+        **{key: {"type": "string"} for key in ("source", "licence", "card")},
+        "reads_unmeasured": {"type": "array", "items": {"type": "string"}},
+    },
+}
 # Keys of a report that its verdict has, besides success.
 VERDICT_KEYS = (
     "verdict complaints skipped follows kind reported seed changed chatter adopted".split()
@@ -105,17 +115,17 @@ def check(robot: Robot, settings: Settings, skipped: dict[str, str]) -> None:
 def adoption(policy: Policy) -> Json:
     """What a file that others trained says of its source; {} of our own.
 
-    ValueError unless that is `source`, `licence`, `card` (SHA-256) and a list `reads_unmeasured`.
+    A file whose readings have ranges, `seen`, was recorded by us: its tracking is judged.
+
+    ValueError unless `lineage.adopted` is as ADOPTED says.
     """
-    if (text := policy.session.get_modelmeta().custom_metadata_map.get("adopted")) is None:
+    description = policy.description
+    about = description.get("lineage", {}).get("adopted")
+    if about is None or any("seen" in x for x in description["inputs"]):
         return {}
-    try:
-        about = json.loads(text)
-        names = {key: str(about[key]) for key in ("source", "licence", "card")}
-        return names | {"reads_unmeasured": [*map(str, about["reads_unmeasured"])]}
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        why = f"{type(error).__name__} {error}"[:200]
-        raise ValueError(f"what it says of those who trained it is not valid: {why}") from None
+    if wrong := problems(about, ADOPTED, ADOPTED, "lineage.adopted"):
+        raise ValueError(f"invalid description: {wrong[0][:200]}")
+    return {key: about[key] for key in ADOPTED["properties"]}
 
 
 def drive_parts(
