@@ -79,8 +79,8 @@ def evaluate_policy(
     parts.append([Plan(robot, ENDURANCE, long["robots"], seconds, settings, seed)])
     what = f"{len(names)} scenarios of {short['robots']} robots for {short['seconds']} s, "
     what += f"and {long['robots']} robots for {duration(seconds)}"
-    driven = drive_parts(parts, title, what, say)
-    rows = [row_of(name, driven) for name in [*names, ENDURANCE]]
+    results = drive_parts(parts, title, what, say)
+    rows = [row_of(name, results) for name in [*names, ENDURANCE]]
     limits = {key: x for key, x in settings["limits"].items() if not adopted or key != TRACKING}
     lines = failures(rows, robot, {**settings, "limits": limits})
     return {
@@ -139,7 +139,7 @@ def drive_parts(
     so some steps of each part are tried before. The percentage is of this time.
     """
     times = [trial_step(plans) * plans[0].steps for plans in parts]
-    whole, done, driven = sum(times), 0.0, list[tuple[Plan, DriveResult]]()
+    whole, done, results = sum(times), 0.0, list[tuple[Plan, DriveResult]]()
     cores = cores_available()
     say(f"{title}: {what}: about {duration(whole)} on {cores} core{'s' * (cores > 1)}")
     with progress(title, say) as tell:
@@ -150,9 +150,9 @@ def drive_parts(
                     yield i
                     tell((done + part * (i + 1) / steps) / whole)
 
-            driven += zip(plans, drive(plans, count), strict=True)
+            results += zip(plans, drive(plans, count), strict=True)
             done += part
-    return driven
+    return results
 
 
 def trial_step(plans: list[Plan]) -> float:
@@ -303,11 +303,11 @@ def row(plan: Plan, result: DriveResult) -> Json:
         "success": share(succeeded(plan, result)),
         "falls": share(fell),
         **{key: x for key, x in means.items() if x is not None},
-        **trembling(result, robot.policy.dt),
+        **target_chatter(result, robot.policy.dt),
     }
 
 
-def trembling(result: DriveResult, dt: float) -> Json:
+def target_chatter(result: DriveResult, dt: float) -> Json:
     """Of each target q (nu,): `rms` of (qₜ - 2 qₜ₋₁ + qₜ₋₂) / 4, in its unit, and a frequency `hz`.
 
     An oscillation from step to step counts whole, one at 2 Hz with dt = 0.02 s by 1.6 %. The
@@ -319,11 +319,11 @@ def trembling(result: DriveResult, dt: float) -> Json:
     return {"rms": (np.sqrt(second) / 4).tolist(), "hz": hz.tolist()}
 
 
-def row_of(name: str, driven: list[tuple[Plan, DriveResult]]) -> Json:
+def row_of(name: str, results: list[tuple[Plan, DriveResult]]) -> Json:
     """The row of a scenario: of all its robots, and in `options` of those of each plan."""
-    parts = [(plan, result) for plan, result in driven if plan.scenario == name]
-    results = [result for _, result in parts]
-    whole = row(parts[0][0], DriveResult(*map(np.concatenate, zip(*results, strict=True))))
+    parts = [(plan, result) for plan, result in results if plan.scenario == name]
+    columns = zip(*(result for _, result in parts), strict=True)
+    whole = row(parts[0][0], DriveResult(*map(np.concatenate, columns)))
     if name != CONTACT:
         return whole
     each = {plan.options: row(plan, result) for plan, result in parts}

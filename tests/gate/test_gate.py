@@ -32,7 +32,7 @@ from gpusim_rl.gate import command as command_of_gate
 from gpusim_rl.gate import judge as gate
 from gpusim_rl.gate import variants
 from gpusim_rl.gate.drive import DriveResult, ReadingErrors, Totals, drive
-from gpusim_rl.gate.judge import failures, rate, row, table, trembling
+from gpusim_rl.gate.judge import failures, rate, row, table, target_chatter
 from gpusim_rl.gate.robot import Robot, base_body, make_robot, posture
 from gpusim_rl.gate.scenarios import SCENARIOS, Plan, contact_plans, lacks
 from gpusim_rl.gate.worlds import Worlds
@@ -346,7 +346,7 @@ def test_chatter_of_sines(robot):
     targets[..., 2] = 0.1 * np.sin(2 * np.pi * 2.0 * 0.02 * t)[:, None]  # 2 Hz
     for each in targets:
         totals.add(worlds, each, np.array([True, False]))
-    of = trembling(DriveResult(*(x[:1] for x in totals.result(*np.zeros((2, 2), bool)))), 0.02)
+    of = target_chatter(DriveResult(*(x[:1] for x in totals.result(*np.zeros((2, 2), bool)))), 0.02)
     share = np.sin(np.pi * 2.0 * 0.02) ** 2
     assert of["rms"][:3] == pytest.approx([0.1, 0.0, 0.1 * share / np.sqrt(2)], rel=5e-3)
     assert of["hz"][:3] == pytest.approx([25.0, 0.0, 2.0], rel=0.02)
