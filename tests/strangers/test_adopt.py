@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 import onnx
 import pytest
@@ -15,6 +16,7 @@ import torch
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
+from gpusim_rl.commands import play
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.deploy.adopt import adopt, load_parts
 from gpusim_rl.deploy.card import read_card
@@ -25,7 +27,7 @@ from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.gate.drive import drive
 from gpusim_rl.gate.robot import make_robot
 from gpusim_rl.gate.scenarios import Plan
-from gpusim_rl.robots.bare_model import driven_names, load_bare
+from gpusim_rl.robots.bare_model import driven_names, load_bare, make_model
 from tests.gate.test_gate import SETTINGS
 
 CARDS = sorted((Path(__file__).parent / "cards").glob("*.yaml"))
@@ -73,8 +75,6 @@ def written(folder: Path, **changes: Any) -> Path:
 
 def tiny() -> dict[str, Any]:
     """A card for our quadruped's file."""
-    import mujoco
-
     model = mujoco.MjModel.from_xml_path(str(ROBOT))
     joints = [model.joint(j).name for j in model.actuator_trnid[:, 0]]
     return NOTHING | {"joints": joints[::-1], "keyframe": model.key(0).name}
@@ -125,6 +125,17 @@ def test_a_policy_of_others_walks(tmp_path, card):
     file = tmp_path / "policy.onnx"
     adopt(*of_card(card)[:1], card, of_card(card)[1], file, trust=True)
     assert falls(file) <= 0.125
+
+
+def test_a_network_is_adopted_by_command(tmp_path, capsys):
+    """play.py writes the file and says its source and its difference."""
+    out = tmp_path / "policy.onnx"
+    words = {"onnx": linear(tmp_path, 45, 12), "card": written(tmp_path), "robot.mjcf": ROBOT}
+    play.main(["mode=adopt", *(f"{key}={x}" for key, x in (words | {"out": out}).items())])
+    first, after = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"wrote {out}: tiny, ours: within ")
+    assert first.endswith(" rad of card and network") and after.endswith(f"onnx={out} mode=gate")
+    assert Policy(out).joints == tiny()["joints"][::-1]
 
 
 # -- recurrent networks and history ----------------------------------------------------------------
@@ -409,3 +420,39 @@ def test_a_missing_mesh_is_one_line(tmp_path, capsys, collides):
     assert spec.compile().ngeom == 3 and driven_names(spec) == ["knee"]  # two and the floor
     says = f"warning: {file}: the mesh foot.stl is missing: it collides with nothing\n"
     assert capsys.readouterr().err == (says if collides else "")
+
+
+LIMITS = {  # of the joint and of its actuator → torque limit [N m], by hand
+    "a motor with a gear": ("", '<motor gear="10" ctrlrange="-2 2"/>', 20),
+    "the joint's": ('actuatorfrcrange="-7 7"', '<motor gear="10" ctrlrange="-2 2"/>', 7),
+    "a servo's force": ("", '<position kp="9" ctrlrange="-3 3" forcerange="-5 5"/>', 5),
+    "a servo's angle is none": ("", '<position kp="9" ctrlrange="-3 3"/>', 0),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_the_file_limits_torque(tmp_path, name):
+    """Where the card does not; without a limit and without gains a line says what is needed."""
+    joint, motor, limit = LIMITS[name]
+    text = LEG.replace('<mesh name="foot" file="foot.stl"/>', "").replace("</mujoco>", "")
+    text = text.replace('<geom type="mesh" mesh="foot" {}/>', "").replace('"knee"', f'"knee" {joint}')
+    motor = motor.replace("/>", ' joint="knee"/>')
+    (tmp_path / "leg.xml").write_text(f"{text}<actuator>{motor}</actuator></mujoco>")
+    card = {key: NOTHING[key] for key in ("timestep", "integrator", "cone")}
+    card |= {"joints": ["knee"], "pose": [0.0], "kp": 20, "kd": [0.5]}
+
+    def made(card: dict[str, Any]) -> str:
+        return make_model(load_bare(tmp_path / "leg.xml"), card, lambda names: None)
+
+    if limit:
+        (range,) = mujoco.MjModel.from_xml_string(made(card)).actuator_forcerange.tolist()
+        assert range == [-limit, limit]
+    else:
+        with pytest.raises(ValueError, match="torque is needed: the robot's file has no limit of"):
+            made(card)
+    bare = {key: x for key, x in card.items() if key not in ("kp", "kd")}
+    if motor.startswith("<motor"):
+        with pytest.raises(ValueError, match="kp and kd are needed: the robot's file has no servo"):
+            made(bare)
+    else:
+        made(bare)
