@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from gpusim_rl.commands import play
 from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.core.schema import problems
 from gpusim_rl.deploy.adopt import adopt, load_parts
 from gpusim_rl.deploy.card import read_card
 from gpusim_rl.deploy.exported import open_onnx
@@ -29,11 +30,12 @@ from gpusim_rl.gate.robot import make_robot
 from gpusim_rl.gate.scenarios import Plan
 from gpusim_rl.robots.bare_model import driven_names, load_bare, make_model
 from tests.gate.test_gate import SETTINGS
+from tests.worlds import ROOT
 
 CARDS = sorted((Path(__file__).parent / "cards").glob("*.yaml"))
 FOLDER = os.environ.get("GPUSIM_STRANGERS")  # holds owner+name/ of each repository
 ROBOT = ASSETS / "quadruped.xml"
-LEGS = [f"{leg}_{x}" for leg in ("FL", "FR", "RL", "RR") for x in ("abduction", "hip", "knee")]
+DESCRIPTION = json.loads((ROOT / "docs" / "policy.schema.json").read_text())
 NOTHING: dict[str, Any] = {
     "name": "tiny",
     "source": {"repository": "ours", "licence": "Apache-2.0"},
@@ -114,11 +116,13 @@ def test_a_tiny_network_becomes_a_file(tmp_path):
     assert about["source"] == "ours" and about["licence"] == "Apache-2.0"
     assert about["reads_unmeasured"] == [] and len(about["card"]) == 64
     assert policy.description["lineage"]["adopted"]["card"]["scale"] == 0.25
+    assert problems(policy.description, DESCRIPTION, DESCRIPTION) == []
     assert 0 <= falls(file, 4, 2) <= 1
     with pytest.raises(ValueError, match="ranges were never recorded"):
         Guard(policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("card", CARDS, ids=[x.stem for x in CARDS])
 def test_a_policy_of_others_walks(tmp_path, card):
     """Each named policy is adopted with its card, and at most one of eight robots falls."""
