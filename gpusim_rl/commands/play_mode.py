@@ -432,8 +432,7 @@ def check_log(cfg: Settings) -> None:
 FILM = {"video": (".mp4", ".mov", ".mkv", ".avi", ".gif")}
 JSON, PICTURE = {"out": (".json",)}, {"report": (".png",)}
 ROBOT, LOG = {"robot.mjcf": "<MJCF or URDF file>"}, {"mcap": "FILE, the log of a robot"}
-ADOPTED = {"onnx": "NETWORK, of others", "robot.mjcf": "<MJCF or URDF file>"}
-ADOPTED |= {"out": "FILE.onnx"}
+ADOPTED = {"onnx": "NETWORK, of others", "robot.mjcf": "<MJCF file>", "out": "FILE.onnx"}
 GROUND, LOOK = ("kind", "level"), ("size", "camera")
 OF_RUN = ("onnx",), "mode={mode} needs run=, not onnx="
 OF_FILE = ("checkpoint",), "mode={mode} judges an exported file: not with {key}="

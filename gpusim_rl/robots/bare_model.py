@@ -35,6 +35,8 @@ def load_bare(file: Path) -> mujoco.MjSpec:
     silence_mujoco()
     try:
         root = read_root(file)
+        if root.tag != "mujoco":
+            raise ValueError("expected MJCF: convert another file by MuJoCo's `compile`")
         mend(root, file.parent)
         spec = mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
     except (ValueError, OSError, ElementTree.ParseError) as error:
@@ -147,16 +149,15 @@ def replace_servos(spec: mujoco.MjSpec, card: Plain, original: mujoco.MjModel) -
     """
     for actuator in [*spec.actuators]:
         spec.delete(actuator)
-    joints = card["joints"]
-    limits = card.get("torque", joint_parameters(original, joints, "torque"))
-    numbers = np.broadcast_arrays(card["kp"], card["kd"], limits, np.zeros(len(joints)))[:3]
-    for name, *servo in zip(joints, *numbers, strict=True):
-        if np.isnan(servo[-1]):
+    joints, keys = card["joints"], ("torque", "armature")
+    file = {key: joint_parameters(original, joints, key) for key in keys}
+    file["armature"] = np.nan_to_num(file["armature"])
+    numbers = [card.get(key, file.get(key)) for key in ("kp", "kd", *keys)]
+    for name, kp, kd, limit, rotor in zip(joints, *np.broadcast_arrays(*numbers), strict=True):
+        if np.isnan(limit):
             raise ValueError(f"torque is needed: the robot's file has no limit of {name}")
-        add_servo(spec, name, spec.joint(name), *map(float, servo))
-    for name, rotor in zip(joints, np.broadcast_to(card.get("armature", np.nan), len(joints))):
-        if not np.isnan(rotor):
-            spec.joint(name).armature = rotor
+        add_servo(spec, name, spec.joint(name), kp, kd, limit)
+        spec.joint(name).armature = rotor
 
 
 def check_servos(model: mujoco.MjModel, joints: list[str]) -> None:
