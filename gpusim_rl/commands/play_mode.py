@@ -230,11 +230,10 @@ def adopt_network(cfg: Settings) -> None:
 
         files = Path(cfg["onnx"]), cfg["card"] and Path(cfg["card"])
         files = *files, find_robot_file(cfg["robot"]["mjcf"])
-        card = adopt(*files, Path(cfg["out"]), bool(cfg["trust"]))
-        source = card.values["source"]
-        print(
-            errors.printable(f"wrote {cfg['out']}: {card.values['name']}, {source['repository']}")
-        )
+        card, error = adopt(*files, Path(cfg["out"]), bool(cfg["trust"]))
+        what = f"{card.values['name']}, {card.values['source']['repository']}"
+        within = f"within {error:.1e} rad of card and network"
+        print(errors.printable(f"wrote {cfg['out']}: {what}: {within}"))
         for name in card.unmeasured:
             print(f"it reads what no robot measures: {name}")
         print(f"next: {program('play')} onnx={errors.printable(cfg['out'])} mode=gate")
@@ -433,8 +432,7 @@ def check_log(cfg: Settings) -> None:
 FILM = {"video": (".mp4", ".mov", ".mkv", ".avi", ".gif")}
 JSON, PICTURE = {"out": (".json",)}, {"report": (".png",)}
 ROBOT, LOG = {"robot.mjcf": "<MJCF or URDF file>"}, {"mcap": "FILE, the log of a robot"}
-ADOPTED = {"onnx": "NETWORK, of others", "robot.mjcf": "<MJCF or URDF file>"}
-ADOPTED |= {"out": "FILE.onnx"}
+ADOPTED = {"onnx": "NETWORK, of others", "robot.mjcf": "<MJCF file>", "out": "FILE.onnx"}
 GROUND, LOOK = ("kind", "level"), ("size", "camera")
 OF_RUN = ("onnx",), "mode={mode} needs run=, not onnx="
 OF_FILE = ("checkpoint",), "mode={mode} judges an exported file: not with {key}="

@@ -32,7 +32,8 @@ def problems(value: Any, schema: Rule, root: Rule, at: str = "") -> list[str]:
         return [] if each.count([]) == 1 else min(each, key=len)
     names = schema.get("type", [])
     kinds: list[str] = [names] if isinstance(names, str) else names
-    fits = [isinstance(value, TYPES[k]) and (k == "boolean" or value is not True) for k in kinds]
+    kind_of_bool = isinstance(value, bool)
+    fits = [isinstance(value, TYPES[k]) and (k == "boolean") == kind_of_bool for k in kinds]
     if kinds and not any(fits):
         return [f"{at}={value!r}: expected {' or '.join(kinds)}"]
     wrong = [*wrong_value(value, schema, at)]
@@ -61,7 +62,8 @@ def wrong_value(value: Any, schema: Rule, at: str) -> Iterator[str]:
     if value not in schema.get("enum", [value]):
         yield f"{at}={value!r}: choose one of {', '.join(map(str, schema['enum']))}"
     if isinstance(value, list | dict):
-        count, what = len(value), "Items" if isinstance(value, list) else "Properties"  # pyright: ignore
+        count = len(value)  # pyright: ignore
+        what = "Items" if isinstance(value, list) else "Properties"
         low, high = schema.get(f"min{what}", 0), schema.get(f"max{what}", count)
         if not low <= count <= high:
             yield f"{at}: {count} entries, expected {low if low == high else f'{low} to {high}'}"

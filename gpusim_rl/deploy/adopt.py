@@ -4,9 +4,9 @@ What a card says is traced by our own exporter, and the network lies in the midd
 """
 
 import hashlib
-import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,20 +17,19 @@ import torch
 from onnx import compose, version_converter
 
 from gpusim_rl.core.files import Plain, part_of, read_whole, write_whole
-from gpusim_rl.core.provenance import versions
 from gpusim_rl.deploy import exported
 from gpusim_rl.deploy.card import Card, read_card, schema
 from gpusim_rl.deploy.card_controller import (
+    DRAFT,
     NETWORK,
     OBSERVATION,
     RESULT,
     SOUND,
-    STAGED,
     Action,
     Observation,
 )
 from gpusim_rl.deploy.controller import COMMAND, FAULT, MEMORY, NEXT, RESTART, TARGETS
-from gpusim_rl.deploy.describe import FORMAT, describe_sensor, describe_targets
+from gpusim_rl.deploy.describe import describe_joints, describe_memory, describe_sensor, whole
 from gpusim_rl.deploy.export import TOLERANCE, session
 from gpusim_rl.deploy.makers_files import READERS, lacks
 from gpusim_rl.deploy.runtime import LANES, MAX_BYTES, Policy
@@ -60,9 +59,10 @@ class Network(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What an adopted file is made of."""
+    """What an adopted file is made of; sha256: of the network's file."""
 
     card: Card
+    sha256: str
     mjcf: str
     model: mujoco.MjModel
     before: Observation
@@ -81,14 +81,10 @@ def adopt(
     cannot be taken in.
     """
     if card_file is None:
-        script = zipfile.is_zipfile(network)
-        model = None if script else exported.parse_onnx(read_whole(network, MAX_BYTES), network)
-        notes = [x.key for x in model.metadata_props] if model else []
-        raise ValueError(f"{network}: {lacks(notes, schema()['required'])}: docs/adopt.md")
+        raise ValueError(lacks(network, schema()["required"]))
     parts = load_parts(network, card_file, robot, trust)
-    description = describe(parts) | {"lineage": lineage(parts.card, network)}
-    about = {"adopted": json.dumps(adopted(parts.card, network))}
-    data = finished(joined(parts), description, parts.mjcf, about)
+    with onnx_errors(network):
+        data = finished(join(parts), describe(parts), parts.mjcf)
     return parts.card, write_checked(data, out, parts)
 
 
@@ -101,14 +97,14 @@ def load_parts(network: Path, card_file: Path, robot: Path, trust: bool = False)
         model = compile_spec(mujoco.MjSpec.from_string(mjcf))
     except ValueError as error:
         raise ValueError(f"{robot}: {' '.join(str(error).split())}") from None
-    check_source(card, network)
+    digest = check_source(card, network)
     net = load_network(network, card, trust)
     driven = [model.joint(j).name for j in model.actuator_trnid[:, 0]]
     order = [driven.index(name) for name in card.joints]
     places = [model.joint(name).qposadr[0] for name in card.joints]
     pose = card.vector("pose") if "pose" in card.values else model.key_qpos[0][places]
     before = Observation(card, order, pose, {name: x for name, (_, x) in net.memory.items()})
-    return Parts(card, mjcf, model, before, net, Action(before, order, pose))
+    return Parts(card, digest, mjcf, model, before, net, Action(before, order, pose))
 
 
 def check_joints(card: Card, names: list[str]) -> None:
@@ -121,93 +117,78 @@ def check_joints(card: Card, names: list[str]) -> None:
         raise ValueError(f"{what}: {remedy}")
 
 
-def check_source(card: Card, network: Path) -> None:
-    """ValueError unless the network is the file that the card is of."""
-    expected, actual = card.values["source"].get("sha256"), sha256(network)
-    if expected and expected != actual:
+def check_source(card: Card, network: Path) -> str:
+    """The network's SHA-256; ValueError unless it is the file that the card is of."""
+    actual = hashlib.sha256(read_whole(network, MAX_BYTES)).hexdigest()
+    expected = card.values["source"].get("sha256", actual)
+    if expected != actual:
         raise ValueError(f"{network} has SHA-256 {actual}, but the card is of {expected}")
-
-
-def sha256(file: Path) -> str:
-    return hashlib.sha256(read_whole(file, MAX_BYTES)).hexdigest()
+    return actual
 
 
 # -- the network -----------------------------------------------------------------------------------
 
 
+@contextmanager
+def onnx_errors(path: Path) -> Iterator[None]:
+    """Turn what ONNX and onnxruntime raise for a network into a ValueError in one line."""
+    try:
+        yield
+    except (ValueError, OSError):
+        raise
+    except Exception as error:  # theirs have no common base class
+        why = " ".join(str(error).split())
+        raise ValueError(f"{path}: ONNX refuses the network: {why[:300]}") from None
+
+
 def load_network(path: Path, card: Card, trust: bool) -> Network:
     """The network of a file, opened for any number of robots; ValueError if it does not fit."""
-    width = card.steps * card.step_width
-    model = read_network(path, width, trust)
+    width, count = card.steps * card.step_width, len(card.joints)
+    model, names = read_network(path, width, trust)
     exported.check_graph(model, path)
-    version = opset(model)
-    try:
-        model = version_converter.convert_version(model, version)
-    except (RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path}: ONNX cannot convert it to opset {version}: {reason}") from None
+    if opset(model) > (newest := onnx.defs.onnx_opset_version()):
+        raise ValueError(f"{path} has opset {opset(model)}, this ONNX knows up to {newest}")
+    with onnx_errors(path):
+        model = version_converter.convert_version(model, opset(model))
     del model.graph.value_info[:]
     known = {x.name for x in model.graph.initializer}
-    inputs = [x.name for x in model.graph.input if x.name not in known]
-    outputs = [x.name for x in model.graph.output]
-    notes = {x.key: x.value for x in model.metadata_props} if is_script(path) else {}
-    pairs = {x: f"next.{x}" for x in notes.get("memory", "").split()}
-    pairs = pairs or card.values.get("memory", {})
-    if missing := [x for x in (*pairs, *pairs.values()) if x not in (*inputs, *outputs)]:
-        raise ValueError(f"{path}: memory: the network has no {missing[0]!r}")
-    entries = [x for x in inputs if x not in pairs]
-    exits = [x for x in outputs if x not in pairs.values()]
-    if len(entries) != 1 or not exits:
-        what = f"inputs {', '.join(entries)}; outputs {', '.join(exits)}"
+    inputs = [x for x in model.graph.input if x.name not in {*known, *names}]
+    memory = {
+        x.name: (f"next.{x.name}", torch.zeros(1, *sizes(x)[1:]))
+        for x in model.graph.input
+        if x.name in names
+    }
+    results = [x for x in model.graph.output if x.name not in {y for y, _ in memory.values()}]
+    outputs = [x for x in results if len(results) == 1 or sizes(x)[1:] == [count]]
+    if len(inputs) != 1 or len(outputs) != 1:
+        ends = (", ".join(f"{x.name} {sizes(x)}" for x in some) for some in (inputs, results))
+        what = "inputs {}; outputs {}".format(*ends)
         raise ValueError(f"{path}: expected one observation and one action, not {what}")
-    shapes = {x.name: x for x in (*model.graph.input, *model.graph.output)}
-    for name in (entries[0], exits[0]):
-        shapes[name].type.tensor_type.shape.dim[0].dim_param = "batch"
-    memory = {x: (y, memory_start(path, model, x, y, not notes)) for x, y in pairs.items()}
-    check_width(path, "sees", shapes[entries[0]], width, observed(card))
-    check_width(path, "gives", shapes[exits[0]], len(card.joints), "one for each of joints")
-    return Network(model, entries[0], exits[0], memory)
+    check_width(path, "sees", inputs[0], width, terms_in_words(card))
+    check_width(path, "gives", outputs[0], count, "one for each of joints")
+    for value in (*inputs, *outputs):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    return Network(model, inputs[0].name, outputs[0].name, memory)
 
 
-def memory_start(
-    path: Path, model: onnx.ModelProto, entry: str, exit: str, turned: bool
-) -> torch.Tensor:
-    """(1, layers, width) zeros for what a network remembers, whose axes are turned in place."""
-    if turned:
-        turn(model.graph, entry, exit)
-    (value,) = [x for x in model.graph.input if x.name == entry]
-    sizes = [x.dim_value for x in value.type.tensor_type.shape.dim]
-    if len(sizes) != 3 or not all(sizes[1:]):
-        raise ValueError(f"{path}: memory {entry!r} is not (layers, 1, width)")
-    return torch.zeros(1, *sizes[1:])
+def sizes(value: onnx.ValueInfoProto) -> list[int]:
+    """The sizes of an input or output; 0 of an axis that may have any."""
+    return [x.dim_value for x in value.type.tensor_type.shape.dim]
 
 
-def turn(graph: onnx.GraphProto, entry: str, exit: str) -> None:
-    """Give a memory (layers, 1, width) of a network the axes (B, layers, width), in place."""
-    ends = {entry: f"{entry}.turned", exit: f"{exit}.turned"}
-    for node in graph.node:
-        node.input[:] = [ends.get(x, x) for x in node.input]
-        node.output[:] = [ends.get(x, x) for x in node.output]
-    make = onnx.helper.make_node
-    graph.node.insert(0, make("Transpose", [entry], [ends[entry]], perm=[1, 0, 2]))
-    graph.node.append(make("Transpose", [ends[exit]], [exit], perm=[1, 0, 2]))
-    for value in (*graph.input, *graph.output):
-        sizes = value.type.tensor_type.shape.dim
-        if value.name in ends and len(sizes) == 3:
-            layers = sizes[0].dim_value
-            sizes[0].dim_param, sizes[1].dim_value = "batch", layers
+def read_network(path: Path, width: int, trust: bool) -> tuple[onnx.ModelProto, list[str]]:
+    """The ONNX model of a file, and the inputs (B, layers, n) that it remembers.
 
-
-def read_network(path: Path, width: int, trust: bool) -> onnx.ModelProto:
-    """The ONNX model of a file; its numbers may lie in NAME.data beside it, and nowhere else.
-
-    TorchScript is converted for an observation of this width, if it is trusted.
+    Its numbers may lie in NAME.data beside it, and nowhere else. TorchScript is converted for an
+    observation of this width, if it is trusted.
     """
     if is_script(path):
         if not trust:
             runs = "trust=true runs it once, without network and files: docs/security.md"
             raise ValueError(f"{path} is TorchScript, which is a program: {runs}")
-        return exported.parse_onnx(convert(path, width), path)
+        model = exported.parse_onnx(convert(path, width), path)
+        notes = {x.key: x.value for x in model.metadata_props}
+        return model, notes["memory"].split()
     if zipfile.is_zipfile(path):
         remedy = "export the network as ONNX or TorchScript"
         raise ValueError(f"{path} is a checkpoint, whose pickles are never read: {remedy}")
@@ -221,20 +202,22 @@ def read_network(path: Path, width: int, trust: bool) -> onnx.ModelProto:
                 exported.fill(tensor, beside, numbers)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-    return model
+    return model, []
 
 
-def check_width(path: Path, verb: str, shape: onnx.ValueInfoProto, width: int, what: str) -> None:
-    """ValueError unless the last axis of an input or output has this width."""
-    sizes = [x.dim_value for x in shape.type.tensor_type.shape.dim]
-    if len(sizes) != 2 or sizes[1] != width:
-        found = sizes[1] if len(sizes) == 2 else f"shape {sizes}"
-        raise ValueError(
-            f"{path}: the network {verb} {found} numbers, the card says {width}: {what}"
-        )
+def check_width(path: Path, verb: str, value: onnx.ValueInfoProto, width: int, what: str) -> None:
+    """ValueError unless an input or output is of float32, and its last axis has this width."""
+    shape, kind = sizes(value), value.type.tensor_type.elem_type
+    if len(shape) != 2 or shape[1] != width:
+        found = shape[1] if len(shape) == 2 else f"shape {shape}"
+        says = f"{found} numbers, the card says {width}: {what}"
+        raise ValueError(f"{path}: the network {verb} {says}")
+    if kind != onnx.TensorProto.FLOAT:
+        name = onnx.TensorProto.DataType.Name(kind)
+        raise ValueError(f"{path}: the network {verb} numbers of type {name}, expected FLOAT")
 
 
-def observed(card: Card) -> str:
+def terms_in_words(card: Card) -> str:
     """The widths of the terms in words: `5 steps of gyro 3, gravity 3`."""
     parts = ", ".join(f"{name} {card.width(name)}" for name, _ in card.terms)
     return f"{card.steps} steps of {parts}" if card.steps > 1 else parts
@@ -243,7 +226,7 @@ def observed(card: Card) -> str:
 # -- the whole -------------------------------------------------------------------------------------
 
 
-def traced(parts: Parts, version: int) -> list[onnx.ModelProto]:
+def trace(parts: Parts, version: int) -> list[onnx.ModelProto]:
     """What comes before and after the network, as ONNX whose inputs and outputs share names."""
     before, after = parts.before, parts.after
     widths = {name: (x,) for name, x in parts.card.readings.items()} | {COMMAND: (3,)}
@@ -251,20 +234,20 @@ def traced(parts: Parts, version: int) -> list[onnx.ModelProto]:
     sample |= {RESTART: torch.tensor([True, False]), SOUND: torch.tensor([True, False])}
     memory = {MEMORY + name: torch.cat([x, x]) for name, x in after.start.items()}
     # another tensor than the memory: torch would take both inputs for one
-    staged = {x: memory[MEMORY + x.removeprefix(STAGED)].clone() for x in after.staged}
-    sample |= memory | staged | {RESULT: torch.zeros(2, len(parts.card.joints))}
+    draft = {x: memory[MEMORY + x.removeprefix(DRAFT)].clone() for x in after.draft}
+    sample |= memory | draft | {RESULT: torch.zeros(2, len(parts.card.joints))}
     results = [TARGETS, FAULT, *(NEXT + x for x in after.start)]
     first = to_onnx(before, {x: sample[x] for x in before.inputs}, before.outputs)
     second = to_onnx(after, {x: sample[x] for x in after.inputs}, results)
     return [version_converter.convert_version(x, version) for x in (first, second)]
 
 
-def joined(parts: Parts) -> onnx.ModelProto:
+def join(parts: Parts) -> onnx.ModelProto:
     """One model of three: the network's ends get the names of its neighbours, all else a prefix."""
     net, version = parts.net, opset(parts.net.model)
-    first, second = traced(parts, version)
+    first, second = trace(parts, version)
     wires = {net.entry: OBSERVATION, net.exit: RESULT} | {x: NETWORK + x for x in net.memory}
-    wires |= {result: f"{STAGED}{NETWORK}{name}" for name, (result, _) in net.memory.items()}
+    wires |= {result: f"{DRAFT}{NETWORK}{name}" for name, (result, _) in net.memory.items()}
     ends, keep = {f"network/{x}": y for x, y in wires.items()}, {"rename_outputs": False}
     middle = compose.add_prefix(net.model, "network/").graph
     for node in middle.node:
@@ -277,7 +260,7 @@ def joined(parts: Parts) -> onnx.ModelProto:
     made = {x for graph in graphs for node in graph.node for x in node.output}
     graph = onnx.helper.make_graph(
         [node for one in graphs for node in one.node],
-        "adopted",
+        "policy",
         [x for name, x in inputs.items() if name not in made],
         [*end.output],
         [x for one in graphs for x in one.initializer],
@@ -295,56 +278,27 @@ def opset(model: onnx.ModelProto) -> int:
 def describe(parts: Parts) -> Plain:
     """The description of an adopted controller; its ranges were never recorded."""
     card, model = parts.card, parts.model
-    driven = describe_targets(model)
     inputs = []
     for name, width in card.readings.items():
         entry = {"name": name, "kind": "reading", "type": "float32", "shape": [width]}
-        if name in JOINTS:
-            unit = "rad" if name == "joint_pos" else "rad/s"
-            entry |= {"units": [unit] * width, "joints": driven["joints"]}
-        else:
-            entry |= describe_sensor(model, name)
-        inputs.append(entry)
+        some = describe_joints if name in JOINTS else describe_sensor
+        inputs.append(entry | some(model, name))
     ranges = card.values["command"]
     low, high = ([float(ranges[x][i]) for x in UNITS] for i in (0, 1))
     command = {"names": [*UNITS], "units": [*UNITS.values()], "trained": {"low": low, "high": high}}
-    entry = {"name": COMMAND, "kind": COMMAND, "type": "float32", "shape": [3]}
-    return {
-        **{"format": FORMAT, "kind": "controller", "task": card.values["name"]},
-        "robot": model.names.split(b"\0", 1)[0].decode(),
-        "dt": float(card.values["dt"]),
-        "inputs": [
-            *inputs,
-            entry | command,
-            {"name": RESTART, "kind": RESTART, "type": "bool", "shape": []},
-        ],
-        "memory": [
-            {
-                **{"name": name, "input": MEMORY + name, "output": NEXT + name},
-                **{"type": str(x.dtype).removeprefix("torch."), "shape": list(x.shape[1:])},
-                **{"start": x[0].tolist(), "of": "task"},
-            }
-            for name, x in parts.after.start.items()
-        ],
-        "outputs": [driven, {"name": FAULT, "type": "bool", "shape": []}],
-        "actuator": Actuator(kind="position").description(),
-    }
-
-
-def adopted(card: Card, network: Path) -> Plain:
-    """What the gate says of a file's origin: the metadata `adopted`."""
+    inputs.append({"name": COMMAND, "kind": COMMAND, "type": "float32", "shape": [3]} | command)
+    memory = [describe_memory(key, x, "task") for key, x in parts.after.start.items()]
     source = card.values["source"]
-    place = " ".join(source[x] for x in ("repository", "commit", "path") if x in source)
-    about = {"source": place, "licence": source["licence"], "network": sha256(network)}
-    return about | {"card": card.sha256, "reads_unmeasured": card.unmeasured}
-
-
-def lineage(card: Card, network: Path) -> Plain:
-    """Where a file comes from: the network's source and hash, and the whole card."""
-    built = versions()
-    source = card.values["source"] | {"sha256": sha256(network)}
-    about = {"network": source, "card": card.values, "card_sha256": card.sha256}
-    return {"adopted": about, "commit": built["commit"], "versions": built}
+    lineage = {
+        "source": " ".join(source[x] for x in ("repository", "commit", "path") if x in source),
+        "licence": source["licence"],
+        "card": card.sha256,
+        "network": source | {"sha256": parts.sha256},
+        "reads_unmeasured": card.unmeasured,
+    }
+    about = card.values["name"], model, float(card.values["dt"])
+    servos = Actuator(kind="position")
+    return whole(*about, inputs, memory, servos, {"adopted": lineage})
 
 
 # -- the check -------------------------------------------------------------------------------------
@@ -355,7 +309,8 @@ def write_checked(data: bytes, out: Path, parts: Parts) -> float:
     part = part_of(out)
     try:
         write_whole(part, data)
-        error = difference(Policy(part), parts)
+        with onnx_errors(out):
+            error = difference(exported.open_onnx(part)[0], parts)
     except ValueError as wrong:
         raise ValueError(str(wrong).replace(str(part), str(out))) from None
     finally:
@@ -374,11 +329,8 @@ def difference(policy: Policy, parts: Parts) -> float:
     strongly would enlarge the rounding of one step. ValueError if the memory differs by more than
     rounding, or the network gives a robot another action beside others than alone.
     """
-    run, rng, worst = (
-        session(parts.net.model.SerializeToString()).run,
-        np.random.default_rng(0),
-        0.0,
-    )
+    run = session(parts.net.model.SerializeToString()).run
+    rng, worst = np.random.default_rng(0), 0.0
     policy.reset(ROBOTS)
     for t in range(STEPS):
         widths = policy.needs | {COMMAND: 3}
@@ -413,8 +365,8 @@ def step(feed: dict[str, Array], parts: Parts, run: Callable[..., Any]) -> dict[
     inputs = {net.entry: v[OBSERVATION]} | {x: v[NETWORK + x] for x in net.memory}
     names = [net.exit, *(result for result, _ in net.memory.values())]
     results = run(names, {name: x.numpy() for name, x in inputs.items()})
-    staged = [RESULT, *(f"{STAGED}{NETWORK}{x}" for x in net.memory)]
-    v |= {name: torch.from_numpy(np.asarray(x)) for name, x in zip(staged, results, strict=True)}
+    draft = [RESULT, *(f"{DRAFT}{NETWORK}{x}" for x in net.memory)]
+    v |= {name: torch.from_numpy(np.asarray(x)) for name, x in zip(draft, results, strict=True)}
     _, _, *memory = after(*(v[x] for x in after.inputs))
     kept = {name: x.numpy() for name, x in zip(after.start, memory, strict=True)}
     return kept | {OBSERVATION: v[OBSERVATION].numpy()}

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpusim_rl.core.files import Plain, read_text
 from gpusim_rl.core.schema import problems
-from gpusim_rl.runs.config_file import Untagged, is_plain, read_plain
+from gpusim_rl.runs.config_file import MISTAKES, Untagged, is_plain, read_plain
 
 SCHEMA = Path(__file__).with_name("card.schema.json")
 WIDTHS = {  # of the terms that have the same for every robot
@@ -20,6 +20,10 @@ WIDTHS = {  # of the terms that have the same for every robot
     **{"command_move": 2, "command_turn": 1},
 }
 OF_JOINTS = ("joint_pos_rel", "joint_pos", "joint_vel", "action")
+READINGS = {  # → the terms that need it
+    **{"gyro": ("gyro",), "up": ("up", "gravity"), "velocity": ("velocity",), "quat": ("euler",)},
+    **{"joint_pos": ("joint_pos", "joint_pos_rel"), "joint_vel": ("joint_vel",)},
+}
 UNMEASURED = ("velocity",)  # readings that no robot has
 LISTS = ("scale", "kp", "kd", "torque", "armature", "pose")
 LARGEST = 1e6  # of a number of a card
@@ -69,13 +73,12 @@ class Card:
     @property
     def readings(self) -> dict[str, int]:
         """The readings that the terms need, and their widths."""
-        names, n = [name for name, _ in self.terms], len(self.joints)
-        needs = {"gyro": "gyro" in names, "up": {"up", "gravity"} & {*names}}
-        needs |= {"velocity": "velocity" in names, "quat": "euler" in names}
-        needs |= {"joint_pos": {"joint_pos", "joint_pos_rel"} & {*names}}
-        needs |= {"joint_vel": "joint_vel" in names}
-        widths = {"quat": 4, "joint_pos": n, "joint_vel": n}
-        return {name: widths.get(name, 3) for name, needed in needs.items() if needed}
+        names = {name for name, _ in self.terms}
+        return {
+            reading: 4 if reading == "quat" else self.width(reading)
+            for reading, terms in READINGS.items()
+            if names & {*terms}
+        }
 
     @property
     def unmeasured(self) -> list[str]:
@@ -104,11 +107,14 @@ def read_card(path: Path, names: list[str], readers: tuple[Reader, ...] = ()) ->
     if not isinstance(values, dict) or not is_plain(values):
         raise ValueError(f"{path} is no card: expected keys with numbers, words and lists")
     try:
-        made = next(filter(None, (read(path, values, names) for read in readers)), None)
-        check(made or values)
+        made = [read(path, values, names) for read in readers]
+        check(values := next(filter(None, made), values))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    return Card(made or values, hashlib.sha256(text.encode()).hexdigest())
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+    except MISTAKES as error:
+        why = " ".join(f"{type(error).__name__} {error}".split())
+        raise ValueError(f"{path} is not as its makers' program writes it: {why}") from None
+    return Card(values, hashlib.sha256(text.encode()).hexdigest())
 
 
 def check(values: Plain) -> None:
@@ -117,16 +123,18 @@ def check(values: Plain) -> None:
         key = line.replace("=", " ").replace("[", " ").replace(".", " ").split()[0]
         text = schema()["properties"].get(key, {}).get("description", "")
         raise ValueError(f"{line}; {key}: {text}" if text else line)
-    numbers = json.loads(json.dumps(values), parse_float=float)
-    if not all(abs(x) <= LARGEST for x in leaves(numbers)):
+    if not all(abs(x) <= LARGEST for x in leaves(values)):
         raise ValueError(f"a number is above {LARGEST:g}, or none")
     card = Card(values, "")
     if len({*card.joints}) != len(card.joints):
         raise ValueError("joints: one of them is named twice")
     for key in LISTS:
         check_length(key, values.get(key), len(card.joints))
-    for end in values.get("clip_action", ()):
+    low, high = values.get("clip_action", (0, 0))
+    for end in (low, high):
         check_length("clip_action", end, len(card.joints))
+    if np.any(np.array(low) > np.array(high)):
+        raise ValueError("clip_action: a least action is above the greatest")
     for name, scale in card.terms:
         check_term(card, name, scale)
     check_together(values, [name for name, _ in card.terms])
@@ -137,8 +145,7 @@ def leaves(value: object) -> list[float]:
     if isinstance(value, dict | list):
         inner = value.values() if isinstance(value, dict) else value
         return [x for one in inner for x in leaves(one)]
-    number = isinstance(value, int | float)
-    return [math.inf if value != value else float(value)] if number else []
+    return [math.inf if value != value else value] if isinstance(value, int | float) else []
 
 
 def check_length(key: str, value: object, count: int) -> None:
@@ -161,10 +168,16 @@ def check_term(card: Card, name: str, scale: Array) -> None:
 def check_together(values: Plain, terms: list[str]) -> None:
     """ValueError for keys that need one another, or ranges that end before they begin."""
     clock = values.get("clock", {})
-    pairs = [("kd", "kp", values), ("kp", "kd", values), ("stand", "least", clock)]
-    for key, other, where in [*pairs, ("least", "stand", clock)]:
+    pairs = [(key, "kp", values) for key in ("kd", "torque", "armature")]
+    pairs += [("kp", "kd", values), ("stand", "least", clock), ("least", "stand", clock)]
+    for key, other, where in pairs:
         if key in where and other not in where:
             raise ValueError(f"{key} needs {other}")
+    if "kp" in values and values["integrator"] in ("Euler", "RK4"):
+        raise ValueError(f"integrator={values['integrator']}: kp needs implicitfast")
+    dt, timestep = values["dt"], values["timestep"]
+    if abs(math.remainder(dt, timestep)) > 1e-6 * timestep:
+        raise ValueError(f"dt={dt} is no multiple of timestep={timestep}")
     if isinstance(clock.get("hz"), list) and not (len(clock["hz"]) == 2 and "full" in clock):
         raise ValueError("clock.hz: expected a number, or two and `full`")
     if not ("pose" in values or "keyframe" in values):

@@ -11,7 +11,7 @@ from gpusim_rl.deploy.card import Card
 from gpusim_rl.deploy.controller import COMMAND, MEMORY, RESTART, TARGETS, finite, where
 
 OBSERVATION, SOUND, RESULT = "observation", "sound", "result"
-STAGED = "staged."  # before the name of a memory: its next value, unless there is a fault
+DRAFT = "draft."  # before the name of a memory: its next value, unless there is a fault
 ACTION, PHASE, PAST = "action", "phase", "past"
 NETWORK = "network."  # before the name of an input that the network itself remembers
 Memory = dict[str, Tensor]
@@ -47,7 +47,7 @@ class Observation(nn.Module):
         self.inputs = [*card.readings, COMMAND, RESTART, *(MEMORY + x for x in self.start)]
         own = [x for x in (PHASE, PAST) if x in self.start]
         self.outputs = [OBSERVATION, SOUND, *(NETWORK + x for x in network)]
-        self.outputs += [STAGED + x for x in own]
+        self.outputs += [DRAFT + x for x in own]
 
     def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
         """The `outputs` for the `inputs`."""
@@ -126,7 +126,7 @@ class Observation(nn.Module):
 
 
 class Action(nn.Module):
-    """The network's result and the staged memory → targets, fault and the next memory.
+    """The network's result and the draft memory → targets, fault and the next memory.
 
     Where a number is not finite, `fault` is true, targets are those of the last step without one,
     and the memory stays. The arguments are in the order of `inputs`; `result` is the network's.
@@ -142,19 +142,19 @@ class Action(nn.Module):
         ends = card.values.get("clip_action")
         self.clip = None if ends is None else [torch.tensor(x, dtype=torch.float32) for x in ends]
         self.start = observation.start | {TARGETS: self.pose[self.back][None]}
-        self.staged = [STAGED + x for x in observation.start if x != ACTION]
-        self.inputs = [RESULT, SOUND, *self.staged, *(MEMORY + x for x in self.start)]
+        self.draft = [DRAFT + x for x in observation.start if x != ACTION]
+        self.inputs = [RESULT, SOUND, *self.draft, *(MEMORY + x for x in self.start)]
 
     def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
         """Targets (B, nu), fault (B,), and the next memory in the order of `start`."""
         v = dict(zip(self.inputs, args, strict=True))
         action = v[RESULT]
-        remembered = {x: v[x] for x in self.staged if x.startswith(STAGED + NETWORK)}
+        remembered = {x: v[x] for x in self.draft if x.startswith(DRAFT + NETWORK)}
         sound = v[SOUND] & finite({ACTION: action} | remembered)
         if self.clip:
             action = torch.minimum(torch.maximum(action, self.clip[0]), self.clip[1])
         after = {ACTION: action, TARGETS: (self.pose + self.scale * action)[:, self.back]}
-        after |= {x.removeprefix(STAGED): v[x] for x in self.staged}
+        after |= {x.removeprefix(DRAFT): v[x] for x in self.draft}
         after = {x: where(sound, after[x], v[MEMORY + x]) for x in self.start}
         return (after[TARGETS], ~sound, *(x + 0 for x in after.values()))
 

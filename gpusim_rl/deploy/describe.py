@@ -4,6 +4,7 @@
 """
 
 import mujoco
+from torch import Tensor
 
 from gpusim_rl.core.provenance import versions
 from gpusim_rl.deploy.controller import COMMAND, FAULT, MEMORY, NEXT, RESTART, TARGETS, Controller
@@ -13,6 +14,7 @@ from gpusim_rl.envs.declarations import Command, Rotation
 from gpusim_rl.envs.readings import JOINTS
 from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.servos import actuators, driven_joints, driven_things, gear
+from gpusim_rl.sim.actuator_spec import Actuator
 
 FORMAT = 4
 UNITS = {  # → kinds of sensors, by the name of their MuJoCo type; the unit of any other is 1
@@ -36,32 +38,47 @@ def describe(controller: Controller, *, name: str, ranges: Ranges, lineage: Json
 
     The arguments are those of `export.export`.
     """
-    task, built = controller.task, versions()
+    task, start, actor = controller.task, controller.start, controller.actor_memory
+    inputs = describe_inputs(controller, ranges)
+    memory = [describe_memory(k, x, "actor" if k in actor else "task") for k, x in start.items()]
+    return whole(name, task.mjm, task.dt, inputs, memory, task.actuator, lineage)
+
+
+def whole(
+    name: str,
+    m: mujoco.MjModel,
+    dt: float,
+    inputs: list[Json],
+    memory: list[Json],
+    actuator: Actuator,
+    lineage: Json,
+) -> Json:
+    """The description of a controller whose inputs, without the restart, and memory have theirs."""
+    built = versions()
     return {
         "format": FORMAT,
         "kind": "controller",
         "task": name,
-        "robot": task.mjm.names.split(b"\0", 1)[0].decode(),  # as `model_name` gives it
-        "dt": task.dt,
-        "inputs": [
-            *describe_inputs(controller, ranges),
-            {"name": RESTART, "kind": RESTART, "type": "bool", "shape": []},
-        ],
-        "memory": [
-            {
-                "name": key,
-                "input": MEMORY + key,
-                "output": NEXT + key,
-                "type": str(x.dtype).removeprefix("torch."),
-                "shape": list(x.shape[1:]),
-                "start": x[0].tolist(),  # at an export, outside the iteration
-                "of": "actor" if key in controller.actor_memory else "task",
-            }
-            for key, x in controller.start.items()
-        ],
-        "outputs": [describe_targets(task.mjm), {"name": FAULT, "type": "bool", "shape": []}],
-        "actuator": task.actuator.description(),
+        "robot": m.names.split(b"\0", 1)[0].decode(),  # as `model_name` gives it
+        "dt": dt,
+        "inputs": [*inputs, {"name": RESTART, "kind": RESTART, "type": "bool", "shape": []}],
+        "memory": memory,
+        "outputs": [describe_targets(m), {"name": FAULT, "type": "bool", "shape": []}],
+        "actuator": actuator.description(),
         "lineage": lineage | {"commit": built["commit"], "versions": built},
+    }
+
+
+def describe_memory(name: str, start: Tensor, of: str) -> Json:
+    """What a controller remembers, by its value (1, …) at the start of an episode."""
+    return {
+        "name": name,
+        "input": MEMORY + name,
+        "output": NEXT + name,
+        "type": str(start.dtype).removeprefix("torch."),
+        "shape": list(start.shape[1:]),
+        "start": start[0].tolist(),  # at an export, outside the iteration
+        "of": of,
     }
 
 
@@ -78,9 +95,7 @@ def describe_inputs(controller: Controller, ranges: Ranges) -> list[Json]:
         if name == COMMAND:
             entry |= {"kind": COMMAND} | describe_command(task)
         elif name in JOINTS:
-            units = [joint_unit(task.mjm, j) for j in driven_joints(task.mjm)]
-            speed = "/s" if name == JOINTS[1] else ""
-            entry |= {"joints": actuated_joints(task.mjm), "units": [x + speed for x in units]}
+            entry |= describe_joints(task.mjm, name)
         elif name in task.estimated:
             entry |= {"source": "estimator"} | task.estimated[name]
         else:
@@ -156,6 +171,13 @@ def control_unit(m: mujoco.MjModel, i: int) -> str:
     scale = gear(m, i) * float(m.actuator_gainprm[i, 0])
     force = "N m" if unit == "rad" else "N"
     return force if scale == 1 else f"{scale:g} {force}"
+
+
+def describe_joints(m: mujoco.MjModel, name: str) -> Json:
+    """The joints of a reading of `JOINTS`, in the order of ctrl, and their units."""
+    speed = "/s" if name == JOINTS[1] else ""
+    units = [joint_unit(m, j) + speed for j in driven_joints(m)]
+    return {"joints": actuated_joints(m), "units": units}
 
 
 def describe_sensor(m: mujoco.MjModel, name: str) -> Json:

@@ -3,13 +3,16 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
-from gpusim_rl.core.files import Plain
-from gpusim_rl.runs.config_file import read_plain
+from gpusim_rl.core.errors import warn_once
+from gpusim_rl.core.files import Plain, read_whole
+from gpusim_rl.deploy.exported import parse_onnx
+from gpusim_rl.deploy.runtime import MAX_BYTES
+from gpusim_rl.runs.config_file import Untagged, read_plain
 
 UNKNOWN = {"repository": "unknown", "licence": "unknown"}
-# What neither file says: the simulators of both train with 5 ms, and their PD loops need this one.
-TIMESTEP_S, PHYSICS = 0.005, {"integrator": "implicitfast", "cone": "pyramidal"}
+TIMESTEP_S = 0.005  # with which unitree_rl_lab and unitree_rl_mjlab train
 UNITREE = {  # name of a term there → here
     "base_ang_vel": "gyro",
     "projected_gravity": "gravity",
@@ -56,13 +59,13 @@ def unitree(path: Path, values: Plain, names: list[str]) -> Plain | None:
     ranges = values["commands"]["base_velocity"]["ranges"]
     card = {
         **{"name": path.resolve().parent.name, "source": UNKNOWN, "dt": values["step_dt"]},
-        **{"timestep": TIMESTEP_S, "joints": [names[i] for i in places]},
-        **PHYSICS,
+        "joints": [names[i] for i in places],
+        **assume(path, timestep=TIMESTEP_S, integrator="implicitfast", cone="pyramidal"),
         "pose": action["offset"],
         "scale": action["scale"],
         "kp": [values["stiffness"][i] for i in places],
         "kd": [values["damping"][i] for i in places],
-        "observe": [{renamed(name, UNITREE): x["scale"]} for name, x in terms.items()],
+        "observe": [{term_here(name, UNITREE): x["scale"]} for name, x in terms.items()],
         "command": {name: ranges[key] for name, key in SPEEDS.items()},
     }
     history = {"steps": max(steps), "by": "term", "first": "oldest", "begin": "repeat"}
@@ -75,21 +78,22 @@ def rl_sar(path: Path, values: Plain, names: list[str]) -> Plain | None:
     Lists are in the network's order, but for `joint_names`, which `joint_mapping` sorts. Commands
     are those of its joystick: up to 1.
     """
-    (key, own), *others = values.items()
-    if others or not isinstance(own, dict) or "observations" not in own:
+    key, own = next(iter(values.items()), ("", None))
+    if len(values) > 1 or not isinstance(own, dict) or "observations" not in own:
         return None
     base = path.resolve().parents[key.count("/")] / "base.yaml"
     if not base.is_file():
         raise ValueError(f"there is no {base}, which belongs to it")
-    own = next(iter(read_plain(base).values())) | own
+    (shared,) = read_plain(base, Untagged).values()
+    own = shared | own
     if own["wheel_indices"]:
         raise ValueError("it drives wheels by speed, which no card describes")
     steps = own["observations_history"]
-    terms = [(renamed(x, RL_SAR)) for x in own["observations"]]
+    terms = [term_here(x, RL_SAR) for x in own["observations"]]
     card = {
-        **{"name": key, "source": UNKNOWN, "dt": own["dt"] * own["decimation"]},
+        **{"name": key, "source": UNKNOWN, "dt": float(own["dt"]) * own["decimation"]},
         **{"timestep": own["dt"], "joints": [own["joint_names"][i] for i in own["joint_mapping"]]},
-        **PHYSICS,
+        **assume(path, integrator="implicitfast", cone="pyramidal"),
         "pose": own["default_dof_pos"],
         "scale": own["action_scale"],
         "clip_action": [own["clip_actions_lower"], own["clip_actions_upper"]],
@@ -98,7 +102,7 @@ def rl_sar(path: Path, values: Plain, names: list[str]) -> Plain | None:
         "clip": own["clip_obs"],
         "command": {name: [-1.0, 1.0] for name in SPEEDS},
     }
-    if not steps:
+    if len(steps or ()) < 2:
         return card
     newest = steps == [*range(len(steps))]
     if not newest and steps != [*range(len(steps))][::-1]:
@@ -109,15 +113,24 @@ def rl_sar(path: Path, values: Plain, names: list[str]) -> Plain | None:
     }
 
 
-def lacks(metadata: Iterable[str], required: Iterable[str]) -> str:
+def assume(path: Path, **physics: Any) -> Plain:
+    """What a file does not say of the simulation, as its makers train; a line says so."""
+    words = ", ".join(f"{key}={x}" for key, x in physics.items())
+    warn_once(f"warning: {path} does not say {words}, which are assumed")
+    return physics
+
+
+def lacks(network: Path, required: Iterable[str]) -> str:
     """What the metadata of a network has of a card, and what it lacks, in words."""
+    model = None if is_zipfile(network) else parse_onnx(read_whole(network, MAX_BYTES), network)
+    metadata = [x.key for x in model.metadata_props] if model else []
     has = dict.fromkeys(METADATA[x] for x in metadata if x in METADATA)
     missing = [x for x in (*required, *ASIDE) if x not in has]
     known = f"the metadata has {', '.join(has)} alone" if has else "nothing describes the network"
-    return f"{known}: write a card with {', '.join(missing)}"
+    return f"{network}: {known}: write a card with {', '.join(missing)}: docs/adopt.md"
 
 
-def renamed(name: str, names: Mapping[str, Any]) -> Any:
+def term_here(name: str, names: Mapping[str, Any]) -> Any:
     """What a term of others is called here; ValueError for one that no card describes."""
     if name not in names:
         raise ValueError(f"the term {name!r} is none of {', '.join(names)}")

@@ -16,17 +16,15 @@ from gpusim_rl.robots.prepare import (
     OBJECT,
     PLANE,
     SENSOR,
+    add_servo,
     add_walking_sensors,
     added_name,
     keep_inertias,
     remove_files,
 )
+from gpusim_rl.robots.servos import actuators, driven_joints, joint_parameters
 
 GONE = {("flag", "sensornoise"), ("size", "njmax"), ("size", "nconmax"), ("size", "nstack")}
-INTEGRATORS = {
-    x.name.removeprefix("mjINT_").lower(): x for x in mujoco.mjtIntegrator.__members__.values()
-}
-CONES = {x.name.removeprefix("mjCONE_").lower(): x for x in mujoco.mjtCone.__members__.values()}
 
 
 def load_bare(file: Path) -> mujoco.MjSpec:
@@ -37,6 +35,8 @@ def load_bare(file: Path) -> mujoco.MjSpec:
     silence_mujoco()
     try:
         root = read_root(file)
+        if root.tag != "mujoco":
+            raise ValueError("expected MJCF: convert another file by MuJoCo's `compile`")
         mend(root, file.parent)
         spec = mujoco.MjSpec.from_string(ElementTree.tostring(root, encoding="unicode"))
     except (ValueError, OSError, ElementTree.ParseError) as error:
@@ -107,12 +107,15 @@ def make_model(spec: mujoco.MjSpec, card: Plain, check: Callable[[list[str]], No
     for element in [*spec.keys, *spec.sensors]:
         spec.delete(element)
     spec.option.timestep = card["timestep"]
-    spec.option.integrator = INTEGRATORS[card["integrator"].lower()]
-    spec.option.cone = CONES[card["cone"]]
+    integrator = f"mjINT_{card['integrator'].upper()}"
+    spec.option.integrator = getattr(mujoco.mjtIntegrator, integrator)
+    spec.option.cone = getattr(mujoco.mjtCone, f"mjCONE_{card['cone'].upper()}")
     spec.option.disableflags |= AUTORESET
-    if "kp" in card:
-        replace_servos(spec, card)
     original = spec.compile()
+    if "kp" in card:
+        replace_servos(spec, card, original)
+    else:
+        check_servos(original, card["joints"])
     keep_inertias(spec, original)
     remove_files(spec, original)
     if card.get("collide") == "ground":
@@ -139,31 +142,30 @@ def add_floor(spec: mujoco.MjSpec) -> None:
         spec.worldbody.add_geom(name="floor", type=PLANE, **look)  # pairs may name it so
 
 
-def replace_servos(spec: mujoco.MjSpec, card: Plain) -> None:
-    """Put position servos with the card's gains in the place of the file's actuators, in place."""
-    limits = {x.target: abs(x.ctrlrange[1]) for x in spec.actuators if x.ctrlrange[1]}
-    limits |= {x.target: abs(x.forcerange[1]) for x in spec.actuators if x.forcerange[1]}
+def replace_servos(spec: mujoco.MjSpec, card: Plain, original: mujoco.MjModel) -> None:
+    """Put position servos with the card's gains in the place of the file's actuators, in place.
+
+    Torque limits that the card lacks are those of `original`, the compiled file.
+    """
     for actuator in [*spec.actuators]:
         spec.delete(actuator)
-    joints = card["joints"]
-
-    def numbers(key: str) -> Array:
-        return np.broadcast_to(np.array(card[key], float), (len(joints),))
-
-    for i, name in enumerate(joints):
-        joint = spec.joint(name)
-        limit = numbers("torque")[i] if "torque" in card else 0.0
-        limit = limit or abs(joint.actfrcrange[1]) or limits.get(name, 0.0)
-        if not limit:
+    joints, keys = card["joints"], ("torque", "armature")
+    file = {key: joint_parameters(original, joints, key) for key in keys}
+    file["armature"] = np.nan_to_num(file["armature"])
+    numbers = [card.get(key, file.get(key)) for key in ("kp", "kd", *keys)]
+    for name, kp, kd, limit, rotor in zip(joints, *np.broadcast_arrays(*numbers), strict=True):
+        if np.isnan(limit):
             raise ValueError(f"torque is needed: the robot's file has no limit of {name}")
-        if "armature" in card:
-            joint.armature = numbers("armature")[i]
-        joint.actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE  # the servo is limited
-        servo = spec.add_actuator(name=name, target=name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
-        servo.set_to_position(kp=float(numbers("kp")[i]), kv=float(numbers("kd")[i]))
-        servo.gear, servo.inheritrange = [1, 0, 0, 0, 0, 0], 0
-        servo.ctrllimited = mujoco.mjtLimited.mjLIMITED_FALSE
-        servo.forcelimited, servo.forcerange = mujoco.mjtLimited.mjLIMITED_TRUE, [-limit, limit]
+        add_servo(spec, name, spec.joint(name), kp, kd, limit)
+        spec.joint(name).armature = rotor
+
+
+def check_servos(model: mujoco.MjModel, joints: list[str]) -> None:
+    """ValueError unless the file has a position servo for each joint that the card drives."""
+    pairs = zip(driven_joints(model), actuators(model)["kp"], strict=True)
+    servos = {model.joint(j).name for j, kp in pairs if j >= 0 and kp}
+    if left := [x for x in joints if x not in servos]:
+        raise ValueError(f"kp and kd are needed: the robot's file has no servo of {left[0]}")
 
 
 def add_imu(spec: mujoco.MjSpec, original: mujoco.MjModel, name: str | None) -> None:

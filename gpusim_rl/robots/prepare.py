@@ -208,12 +208,22 @@ def add_servos(spec: mujoco.MjSpec, joints: dict[str, str], robot: Robot, qpos: 
     the printed description, which so gives the same model.
     """
     for i, (name, joint) in enumerate(joints.items()):
-        servo = spec.add_actuator(name=name, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
-        servo.set_to_position(kp=robot.kp[i], kv=robot.kd[i])
-        # The defaults of the file could set these.
-        servo.gear, servo.ctrllimited = [1, 0, 0, 0, 0, 0], LIMITED.mjLIMITED_FALSE
-        limit = robot.torque[i]
-        servo.forcelimited, servo.forcerange = LIMITED.mjLIMITED_TRUE, [-limit, limit]
+        add_servo(spec, name, spec.joint(joint), robot.kp[i], robot.kd[i], robot.torque[i])
         spec.joint(joint).armature = robot.armature[i]
-        spec.joint(joint).actfrclimited = LIMITED.mjLIMITED_FALSE  # the servo is limited
     spec.add_key(name="stance", qpos=qpos, ctrl=robot.stance)
+
+
+def add_servo(
+    spec: mujoco.MjSpec, name: str, joint: mujoco.MjsJoint, kp: float, kd: float, torque: float
+) -> None:
+    """Add a position servo of a joint, whose gains [N m/rad, N m s/rad] and limit [N m] are given.
+
+    In place. The limits that the file has for the joint and its actuators go.
+    """
+    servo = spec.add_actuator(name=name, target=joint.name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    servo.set_to_position(kp=kp, kv=kd)
+    # The defaults of the file could set these.
+    servo.gear, servo.inheritrange = [1, 0, 0, 0, 0, 0], 0
+    servo.ctrllimited = LIMITED.mjLIMITED_FALSE
+    servo.forcelimited, servo.forcerange = LIMITED.mjLIMITED_TRUE, [-torque, torque]
+    joint.actfrclimited = LIMITED.mjLIMITED_FALSE  # the servo is limited

@@ -78,6 +78,7 @@ def gym(parts: Parts, program: Path) -> Sees:
     return sees
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*PLAYED, *GYM])
 def test_a_card_sees_what_its_makers_see(name):
     """Over 500 control steps of the walking robot no number differs by more than 1e-6."""
