@@ -31,7 +31,7 @@ FEW = (
 Row = dict[str, Any]
 
 
-def judged(path: Path, cfg: Row, say: Any) -> Row:
+def judge_file(path: Path, cfg: Row, say: Any) -> Row:
     """The report of a file, with its commands and the processor time [s] of all threads."""
     begun = time.process_time()
     report = report_of(path, cfg["gate"], cfg["seed"], path.stem, say)
@@ -92,7 +92,7 @@ def main(words: list[str]) -> None:
     reports, failed = list[Row](), dict[str, str]()
     for path in [DEMO, *files]:
         try:
-            reports.append(judged(path, cfg, lambda said: program.say(console, [said])))
+            reports.append(judge_file(path, cfg, lambda said: program.say(console, [said])))
         except (ValueError, OSError) as error:  # the others go on
             failed[path.stem] = printable(str(error))
             warn(f"error: {failed[path.stem]}")

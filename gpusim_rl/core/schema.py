@@ -7,6 +7,7 @@ KNOWN = {
     *("$schema", "$defs", "$ref", "title", "description", "type", "const", "enum", "oneOf"),
     *("properties", "required", "additionalProperties", "items", "minItems", "maxItems"),
     *("minimum", "exclusiveMinimum", "prefixItems", "minProperties", "maxProperties"),
+    *("if", "then", "else"),
 }
 TYPES = {
     "object": dict,
@@ -48,6 +49,9 @@ def problems(value: Any, schema: Rule, root: Rule, at: str = "") -> list[str]:
         inside = [(f"[{i}]", x, rules[i]) for i, x in enumerate(value)]  # pyright: ignore
     for place, x, rule in inside:
         wrong += [] if rule is False else problems(x, rule, root, f"{at}{place}".lstrip("."))
+    if "if" in schema:
+        branch = "else" if problems(value, schema["if"], root, at) else "then"
+        wrong += problems(value, schema.get(branch, {}), root, at)
     return wrong
 
 

@@ -30,10 +30,34 @@ def check_operators(path: Path) -> None:
     """ValueError unless a stranger's ONNX file ends, is ONNX's alone and holds its own weights."""
     from gpusim_rl.deploy.runtime import MAX_BYTES
 
-    check_graph(parse_onnx(read_whole(path, MAX_BYTES), path), path)
+    check_graph(parse_model(read_whole(path, MAX_BYTES), path), path)
 
 
 def parse_onnx(data: bytes, path: Path) -> Any:
+    """The ONNX model in the bytes of a file, with its numbers in NAME.data beside it.
+
+    ValueError if it is none, its numbers lie elsewhere, or NAME.data is a link or has fewer.
+    """
+    from gpusim_rl.deploy.runtime import MAX_BYTES
+
+    model = parse_model(data, path)
+    outside = [x for x in tensors_of(model.graph) if x.data_location == x.EXTERNAL]
+    beside, size = path.with_name(f"{path.name}.data"), 0
+    if outside and beside.is_symlink():
+        raise ValueError(f"{path}: {beside} is a link")
+    numbers = read_whole(beside, MAX_BYTES) if outside and beside.is_file() else b""
+    for tensor in outside:
+        try:
+            fill(tensor, beside, numbers)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        size += len(tensor.raw_data)
+        if size > len(numbers):  # else a small file of many such tensors would fill the memory
+            raise ValueError(f"{path}: its tensors have more numbers than {beside}")
+    return model
+
+
+def parse_model(data: bytes, path: Path) -> Any:
     """The ONNX model in the bytes of a file; ValueError if it is none."""
     import onnx
     from google.protobuf.message import DecodeError

@@ -10,24 +10,28 @@ import platform
 import struct
 import subprocess
 import sys
+import threading
 import zipfile
 from pathlib import Path
 from typing import Any
 
 from gpusim_rl.core.paths import search_path
+from gpusim_rl.deploy.runtime import MAX_BYTES
 
 SECONDS, BYTES = 120, 16 << 30  # of processor time, and of address space
 BATCH = 1009  # a prime: the only number in a traced graph that can be the batch
 TOLERANCE, STEPS = 1e-4, 50  # largest relative difference of an action, and steps compared
 # Numbers of system calls that are refused, by machine: network, programs, and changes of files.
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+SECCOMP = {"x86_64": 317, "aarch64": 277}
 DENIED = {  # socket, io_uring_setup, execve, execveat, openat2, unlinkat, renameat(2), truncate …
     "x86_64": (41, 53, 425, 59, 322, 437, 263, 87, 264, 82, 316, 76, 85, 84, 90, 91, 92, 62, 101),
     "aarch64": (198, 199, 425, 221, 281, 437, 35, 38, 276, 45, 52, 53, 54, 129, 117),
 }
 OPENS = {"x86_64": {2: 1, 257: 2}, "aarch64": {56: 2}}  # open and openat → place of their flags
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-LOAD, EQUAL, ANY, RETURN = 0x20, 0x15, 0x45, 0x06  # instructions of BPF
+LOAD, EQUAL, LEAST, ANY, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of BPF
+X32 = 0x40000000  # numbers from here are the same calls again, for programs of 32 bits
 ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050001, 0x80000000  # REFUSE: with EPERM
 
 
@@ -49,16 +53,24 @@ def convert(path: Path, width: int) -> bytes:
         raise ValueError(f"{path}: TorchScript is converted on Linux (x86_64, aarch64) alone")
     words = [sys.executable, "-m", "gpusim_rl.deploy.torchscript", str(path.resolve()), f"{width}"]
     environment = {"PYTHONPATH": search_path(), "PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8"}
-    limits: dict[str, Any] = dict(stdin=subprocess.DEVNULL, capture_output=True, cwd="/")
-    try:
-        done = subprocess.run(words, env=environment, timeout=5 * SECONDS, check=False, **limits)
-    except subprocess.TimeoutExpired:
-        raise ValueError(f"{path}: its conversion took more than {5 * SECONDS} s") from None
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        why = lines[-1] if lines and done.returncode > 0 else "it was stopped by a limit"
+    pipes: dict[str, Any] = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd="/")
+    pipes |= dict(stderr=subprocess.STDOUT, env=environment)
+    with subprocess.Popen(words, **pipes) as process:
+        timer = threading.Timer(5 * SECONDS, process.kill)
+        timer.start()
+        try:
+            assert process.stdout  # a pipe
+            data = process.stdout.read(MAX_BYTES + 1)
+            if len(data) > MAX_BYTES:
+                process.kill()
+            code = process.wait()
+        finally:
+            timer.cancel()
+    if code:
+        lines = data[-1000:].decode(errors="replace").strip().splitlines()
+        why = lines[-1] if lines and code > 0 else "it was stopped by a limit"
         raise ValueError(f"{path}: TorchScript that cannot be converted: {why[:300]}")
-    return done.stdout
+    return data
 
 
 # -- in the process --------------------------------------------------------------------------------
@@ -74,20 +86,23 @@ def main() -> None:
 
     from gpusim_rl.deploy import to_onnx  # noqa: F401
 
-    warnings.simplefilter(
-        "ignore"
-    )  # torch.jit.load is deprecated, and nothing reads such files else
+    # torch.jit.load is deprecated, and nothing reads such files else
+    warnings.simplefilter("ignore")
     tempfile.tempdir = "/"  # torch asks for one, and none can be written
-    out = os.dup(1)
-    os.dup2(2, 1)  # what else is printed
-    shut_in()
+    out, nothing = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    for place in (1, 2):  # what the script prints
+        os.dup2(nothing, place)
+    code = 0
     try:
-        data = converted(sys.argv[1], int(sys.argv[2]))
+        shut_in()
+        data = script_to_onnx(sys.argv[1], int(sys.argv[2]))
     except Exception as error:
         lines = [x for x in str(error).splitlines() if x.strip()] or [type(error).__name__]
-        raise SystemExit(" ".join((lines[-1] if len(lines) > 3 else lines[0]).split())) from None
+        line, code = " ".join((lines[-1] if len(lines) > 3 else lines[0]).split()), 1
+        data = line.encode()
     while data:
         data = data[os.write(out, data) :]
+    raise SystemExit(code)
 
 
 def shut_in() -> None:
@@ -102,9 +117,12 @@ def shut_in() -> None:
     code = ctypes.create_string_buffer(program)
     place = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
     libc = ctypes.CDLL(None, use_errno=True)
-    none, seccomp, no_new_privileges = 0, 22, 38
-    for words in ((no_new_privileges, 1, none, none, none), (seccomp, 2, place, none, none)):
-        if libc.prctl(*(ctypes.c_ulong(x) if isinstance(x, int) else x for x in words)):
+    none, no_new_privileges, filters, every_thread = 0, 38, 1, 1
+    for call, words in (
+        (libc.prctl, (no_new_privileges, 1, none, none, none)),
+        (libc.syscall, (SECCOMP[platform.machine()], filters, every_thread, place)),
+    ):
+        if call(*(ctypes.c_ulong(x) if isinstance(x, int) else x for x in words)):
             raise OSError(ctypes.get_errno(), "this kernel cannot shut a process in")
 
 
@@ -112,7 +130,7 @@ def filter_program(machine: str) -> bytes:
     """A seccomp filter that refuses system calls, and opening files to write: BPF instructions."""
     number, arch, arguments = 0, 4, 16  # places in struct seccomp_data
     code = [(LOAD, 0, 0, arch), (EQUAL, 1, 0, ARCHES[machine]), (RETURN, 0, 0, KILL)]
-    code += [(LOAD, 0, 0, number)]
+    code += [(LOAD, 0, 0, number), (LEAST, 0, 1, X32), (RETURN, 0, 0, REFUSE)]
     for call in DENIED[machine]:
         code += [(EQUAL, 0, 1, call), (RETURN, 0, 0, REFUSE)]
     for call, place in OPENS[machine].items():
@@ -122,7 +140,7 @@ def filter_program(machine: str) -> bytes:
     return b"".join(struct.pack("HBBI", *x) for x in code)
 
 
-def converted(path: str, width: int) -> bytes:
+def script_to_onnx(path: str, width: int) -> bytes:
     """The bytes of the ONNX model: observation, perhaps memory (B, …) → action, next memory.
 
     What is remembered are the buffers (layers, 1, n) that a step changes.

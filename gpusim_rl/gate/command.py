@@ -210,15 +210,21 @@ BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" r
 
 
 def badge(report: Json) -> str:
-    """A verdict as a small picture (SVG); grey if the settings were not the usual ones."""
+    """A result as a small picture (SVG), red if the gate exits with 1.
+
+    Grey if the settings were not the usual ones, or the tracking is not judged.
+    """
     from gpusim_rl.deploy.onboard.verdict import difference
 
-    verdict = {"pass": "passes", "fail": "fails"}[report["verdict"]]
-    left, right = "gpusim gate", f"{verdict}, success {report['success']['value']:.3f}"
-    usual = not difference(report)
-    right += "" if usual else ", other settings"
+    left, verdict, usual = "gpusim gate", report["verdict"], not difference(report)
+    right = {"pass": "passes", "fail": "fails"}[verdict]
+    if verdict == "pass" and refused(report):
+        right, verdict = "a variant fails", "fail"
+    right += f", success {report['success']['value']:.3f}"
+    if not usual:
+        right += ", other settings" if report["changed"] else ", tracking not judged"
     first, second = (round(6.1 * len(x)) for x in (left, right))  # px, which the text is set to
-    color = COLORS[report["verdict"] if usual else "other"]
+    color = COLORS[verdict if usual else "other"]
     sizes = dict(first=first, second=second, split=first + 12, rest=second + 12, start=first + 18)
     return BADGE.format(left=left, right=right, color=color, width=first + second + 24, **sizes)
 
@@ -230,5 +236,9 @@ def failure(path: Path, report: Json) -> str:
         more = f"; and {len(lines) - MAX_LINES} more" if len(lines) > MAX_LINES else ""
         return f"{path} fails the gate: {'; '.join(lines[:MAX_LINES])}{more}; next: {REMEDY}"
     print(f"{path} passes the gate; the verdict is written into the file")
-    refused = [x["variant"] for x in report.get("variants", []) if x["refused"]]
-    return f"{path}: refused variants: {', '.join(refused)}" if refused else ""
+    return f"{path}: refused variants: {', '.join(refused(report))}" if refused(report) else ""
+
+
+def refused(report: Json) -> list[str]:
+    """The variants that are not as good as their file."""
+    return [x["variant"] for x in report.get("variants", []) if x["refused"]]

@@ -19,6 +19,7 @@ from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.core.files import read_whole, write_whole
 from gpusim_rl.core.maths import wilson
 from gpusim_rl.core.provenance import cores_available
+from gpusim_rl.core.schema import problems
 from gpusim_rl.core.waiting import Say, print_now, progress
 from gpusim_rl.deploy.onboard.verdict import Json, digest, with_verdict
 from gpusim_rl.deploy.runtime import MAX_BYTES, Policy
@@ -28,6 +29,15 @@ from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import CONTACT, SCENARIOS, Plan, Settings, contact_plans, lacks
 from gpusim_rl.gate.settings import usual_settings
 
+# What a verdict says of a file that others trained; `card` is a SHA-256.
+ADOPTED: Json = {
+    "type": "object",
+    "required": ["source", "licence", "card", "reads_unmeasured"],
+    "properties": {
+        **{key: {"type": "string"} for key in ("source", "licence", "card")},
+        "reads_unmeasured": {"type": "array", "items": {"type": "string"}},
+    },
+}
 # Keys of a report that its verdict has, besides success.
 VERDICT_KEYS = (
     "verdict complaints skipped follows kind reported seed changed chatter adopted".split()
@@ -69,8 +79,8 @@ def evaluate_policy(
     parts.append([Plan(robot, ENDURANCE, long["robots"], seconds, settings, seed)])
     what = f"{len(names)} scenarios of {short['robots']} robots for {short['seconds']} s, "
     what += f"and {long['robots']} robots for {duration(seconds)}"
-    driven = drive_parts(parts, title, what, say)
-    rows = [row_of(name, driven) for name in [*names, ENDURANCE]]
+    results = drive_parts(parts, title, what, say)
+    rows = [row_of(name, results) for name in [*names, ENDURANCE]]
     limits = {key: x for key, x in settings["limits"].items() if not adopted or key != TRACKING}
     lines = failures(rows, robot, {**settings, "limits": limits})
     return {
@@ -105,17 +115,17 @@ def check(robot: Robot, settings: Settings, skipped: dict[str, str]) -> None:
 def adoption(policy: Policy) -> Json:
     """What a file that others trained says of its source; {} of our own.
 
-    ValueError unless that is `source`, `licence`, `card` (SHA-256) and a list `reads_unmeasured`.
+    A file whose readings have ranges, `seen`, was recorded by us: its tracking is judged.
+
+    ValueError unless `lineage.adopted` is as ADOPTED says.
     """
-    if (text := policy.session.get_modelmeta().custom_metadata_map.get("adopted")) is None:
+    description = policy.description
+    about = description.get("lineage", {}).get("adopted")
+    if about is None or any("seen" in x for x in description["inputs"]):
         return {}
-    try:
-        about = json.loads(text)
-        names = {key: str(about[key]) for key in ("source", "licence", "card")}
-        return names | {"reads_unmeasured": [*map(str, about["reads_unmeasured"])]}
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        why = f"{type(error).__name__} {error}"[:200]
-        raise ValueError(f"what it says of those who trained it is not valid: {why}") from None
+    if wrong := problems(about, ADOPTED, ADOPTED, "lineage.adopted"):
+        raise ValueError(f"invalid description: {wrong[0][:200]}")
+    return {key: about[key] for key in ADOPTED["properties"]}
 
 
 def drive_parts(
@@ -129,7 +139,7 @@ def drive_parts(
     so some steps of each part are tried before. The percentage is of this time.
     """
     times = [trial_step(plans) * plans[0].steps for plans in parts]
-    whole, done, driven = sum(times), 0.0, list[tuple[Plan, DriveResult]]()
+    whole, done, results = sum(times), 0.0, list[tuple[Plan, DriveResult]]()
     cores = cores_available()
     say(f"{title}: {what}: about {duration(whole)} on {cores} core{'s' * (cores > 1)}")
     with progress(title, say) as tell:
@@ -140,9 +150,9 @@ def drive_parts(
                     yield i
                     tell((done + part * (i + 1) / steps) / whole)
 
-            driven += zip(plans, drive(plans, count), strict=True)
+            results += zip(plans, drive(plans, count), strict=True)
             done += part
-    return driven
+    return results
 
 
 def trial_step(plans: list[Plan]) -> float:
@@ -293,11 +303,11 @@ def row(plan: Plan, result: DriveResult) -> Json:
         "success": share(succeeded(plan, result)),
         "falls": share(fell),
         **{key: x for key, x in means.items() if x is not None},
-        **trembling(result, robot.policy.dt),
+        **target_chatter(result, robot.policy.dt),
     }
 
 
-def trembling(result: DriveResult, dt: float) -> Json:
+def target_chatter(result: DriveResult, dt: float) -> Json:
     """Of each target q (nu,): `rms` of (qₜ - 2 qₜ₋₁ + qₜ₋₂) / 4, in its unit, and a frequency `hz`.
 
     An oscillation from step to step counts whole, one at 2 Hz with dt = 0.02 s by 1.6 %. The
@@ -309,11 +319,11 @@ def trembling(result: DriveResult, dt: float) -> Json:
     return {"rms": (np.sqrt(second) / 4).tolist(), "hz": hz.tolist()}
 
 
-def row_of(name: str, driven: list[tuple[Plan, DriveResult]]) -> Json:
+def row_of(name: str, results: list[tuple[Plan, DriveResult]]) -> Json:
     """The row of a scenario: of all its robots, and in `options` of those of each plan."""
-    parts = [(plan, result) for plan, result in driven if plan.scenario == name]
-    results = [result for _, result in parts]
-    whole = row(parts[0][0], DriveResult(*map(np.concatenate, zip(*results, strict=True))))
+    parts = [(plan, result) for plan, result in results if plan.scenario == name]
+    columns = zip(*(result for _, result in parts), strict=True)
+    whole = row(parts[0][0], DriveResult(*map(np.concatenate, columns)))
     if name != CONTACT:
         return whole
     each = {plan.options: row(plan, result) for plan, result in parts}

@@ -199,8 +199,14 @@ def test_the_description_fits_its_schema(exported):
         {"inputs": [first | {"type": "float16"}]},
         {"inputs": [first | {"shape": [-1]}]},
         {"lineage": {}},
+        (unseen := {"inputs": [{k: x for k, x in first.items() if k != "seen"}]}),
+        (still := {"outputs": [{k: x for k, x in targets.items() if k != "change"}, fault]}),
     ):
         assert problems(notes | wrong, SCHEMA, SCHEMA), wrong
+    origin = dict.fromkeys(["source", "licence", "card"], "x") | {"reads_unmeasured": []}
+    origin |= {"network": {"licence": "x", "sha256": "x"}}
+    others = {"lineage": notes["lineage"] | {"adopted": origin}}
+    assert problems(notes | unseen | still | others, SCHEMA, SCHEMA) == []
 
 
 def test_the_description_is_complete(exported):

@@ -20,6 +20,7 @@ from gpusim_rl.gate import command, compare, variants
 from gpusim_rl.gate.compare import BETS, Evidence
 from gpusim_rl.gate.robot import Robot, make_robot
 from gpusim_rl.gate.scenarios import SCENARIOS
+from gpusim_rl.gate.settings import check_compared
 
 SHORT = ("mode=ab", "gate.seconds=2", "ab.robots=2", "ab.pairs=1")
 CFG: dict[str, Any] = compose_plain("play", [*SHORT])
@@ -294,3 +295,4 @@ def test_mode_ab_uses_no_other_keys(capsys, word):
         command.compare_policies(cfg)
     said = capsys.readouterr().err
     assert "does not use" in said and word.partition("=")[0] in said
+    check_compared(compose_plain("play", [*SHORT, "gate.reported=[]"]))  # more are judged, not less

@@ -25,14 +25,14 @@ from gpusim_rl.commands.play_mode import DEMO, choose_mode, demo
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core import waiting
 from gpusim_rl.core.paths import ASSETS
-from gpusim_rl.deploy.onboard.verdict import digest, read_verdict, with_verdict
+from gpusim_rl.deploy.onboard.verdict import difference, digest, read_verdict, with_verdict
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.deploy.to_onnx import sealed
 from gpusim_rl.gate import command as command_of_gate
 from gpusim_rl.gate import judge as gate
 from gpusim_rl.gate import variants
 from gpusim_rl.gate.drive import DriveResult, ReadingErrors, Totals, drive
-from gpusim_rl.gate.judge import failures, rate, row, table, trembling
+from gpusim_rl.gate.judge import failures, rate, row, table, target_chatter
 from gpusim_rl.gate.robot import Robot, base_body, make_robot, posture
 from gpusim_rl.gate.scenarios import SCENARIOS, Plan, contact_plans, lacks
 from gpusim_rl.gate.worlds import Worlds
@@ -48,6 +48,7 @@ SETTINGS: dict[str, Any] = compose_plain("play", [])["gate"]
 REPORT = dict.fromkeys(gate.VERDICT_KEYS, "pass") | {"complaints": [], "rows": []}
 REPORT |= {"chatter": [{"joint": "knee", "rms": 0.01, "hz": 9.0, "unit": "rad", "scenario": "x"}]}
 REPORT |= {"adopted": {}, "success": {"value": 0.95, "interval": [0.9, 1.0], "of": 100}}
+ORIGIN: Any = {"source": "a", "licence": "b", "card": "c", "reads_unmeasured": []}
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +346,7 @@ def test_chatter_of_sines(robot):
     targets[..., 2] = 0.1 * np.sin(2 * np.pi * 2.0 * 0.02 * t)[:, None]  # 2 Hz
     for each in targets:
         totals.add(worlds, each, np.array([True, False]))
-    of = trembling(DriveResult(*(x[:1] for x in totals.result(*np.zeros((2, 2), bool)))), 0.02)
+    of = target_chatter(DriveResult(*(x[:1] for x in totals.result(*np.zeros((2, 2), bool)))), 0.02)
     share = np.sin(np.pi * 2.0 * 0.02) ** 2
     assert of["rms"][:3] == pytest.approx([0.1, 0.0, 0.1 * share / np.sqrt(2)], rel=5e-3)
     assert of["hz"][:3] == pytest.approx([25.0, 0.0, 2.0], rel=0.02)
@@ -487,26 +488,34 @@ def test_the_gate_writes_a_verdict(file, tmp_path, capsys):
 
 
 def test_a_badge():
-    """A small picture of the verdict, which is grey unless the settings are the usual ones."""
-    drawings = [
-        command_of_gate.badge(REPORT | {"verdict": verdict, "changed": changed})
-        for verdict, changed in (("pass", {}), ("fail", {}), ("pass", {"robots": 40}))
-    ]
-    for color, drawn in zip(command_of_gate.COLORS.values(), drawings, strict=True):
+    """A small picture of the verdict, which is grey unless all was judged as usual."""
+    good, refused = REPORT | {"changed": {}}, {"variant": "int8", "refused": True}
+    reports = good, good | {"verdict": "fail"}, good | {"changed": {"robots": 40}}
+    reports += good | {"adopted": ORIGIN}, good | {"variants": [refused]}
+    drawings = [*map(command_of_gate.badge, reports)]
+    colors = [command_of_gate.COLORS[x] for x in ("pass", "fail", "other", "other", "fail")]
+    for color, drawn in zip(colors, drawings, strict=True):
         assert [x for x in command_of_gate.COLORS.values() if x in drawn] == [color]
     says = [
         [x.text for x in ElementTree.fromstring(drawn).findall(".//{*}text")] for drawn in drawings
     ]
     assert says[1] == ["gpusim gate", "fails, success 0.950"]
     assert says[2] == ["gpusim gate", "passes, success 0.950, other settings"]
+    assert says[3] == ["gpusim gate", "passes, success 0.950, tracking not judged"]
+    assert says[4] == ["gpusim gate", "a variant fails, success 0.950"]
 
 
 def test_tracking_of_what_others_trained_is_reported(file, capsys):
-    """`adopted` in the metadata: the tracking is not judged, and source and readings are said."""
+    """By the lineage: the tracking is not judged, and source and readings are said."""
     about = {"source": "a/b@c1d2 p.onnx", "licence": "MIT", "card": 64 * "f"}
     about |= {"reads_unmeasured": ["velocity"]}
     model = variants.without_checksums(onnx.load(file))
-    model.metadata_props.add(key="adopted", value=json.dumps(about))
+    (text,) = [x for x in model.metadata_props if x.key == "gpusim_rl"]
+    description = json.loads(text.value)
+    for entry in description["inputs"]:
+        entry.pop("seen", None)
+    description["lineage"]["adopted"] = about | {"network": 64 * "0"}
+    text.value = json.dumps(description)
     file.write_bytes(sealed(model))
     run_gate(file, "gate.limits.tracking=0.99")  # three robots never prove it
     verdict, said = command_of_gate.verdict_of(file), capsys.readouterr().out
@@ -515,12 +524,26 @@ def test_tracking_of_what_others_trained_is_reported(file, capsys):
     assert "what no robot measures: velocity\n" in said and "not its makers'" in said
     fallen = [{"falls": {"value": 0.6}}]
     assert command_of_gate.adoption_lines(about, fallen)[-1].endswith("is the card right?")
-    wrong: Any = SimpleNamespace()
-    for text in ("[" * 100_000, "{}", "3", '{"source": "a", "licence": "b", "card": "c"}'):
-        meta = SimpleNamespace(custom_metadata_map={"adopted": text})
-        wrong.session = SimpleNamespace(get_modelmeta=lambda meta=meta: meta)
-        with pytest.raises(ValueError, match="those who trained it is not valid"):
-            gate.adoption(wrong)
+    assert difference({"changed": {}, "adopted": about}) == "with tracking reported, not judged"
+
+
+@pytest.mark.parametrize(
+    "about, says",
+    [
+        ({}, "source is missing"),
+        (3, "=3: expected object"),
+        (ORIGIN | {"licence": None}, "licence=None: expected string"),
+        (ORIGIN | {"reads_unmeasured": "velocity"}, "reads_unmeasured='velocity': expected arr"),
+        (ORIGIN | {"reads_unmeasured": ["up", 3]}, r"reads_unmeasured\[1\]=3: expected string"),
+    ],
+)
+def test_a_wrong_origin_is_one_line(about, says):
+    """Of a file whose ranges were recorded it is nothing: nobody else's waives the tracking."""
+    policy: Any = SimpleNamespace(description={"inputs": [{}], "lineage": {"adopted": about}})
+    with pytest.raises(ValueError, match=f"invalid description: lineage.adopted.?{says}"):
+        gate.adoption(policy)
+    policy.description["inputs"] += [{"seen": {}}]
+    assert gate.adoption(policy) == {}
 
 
 def test_the_verdict_in_another_file(file, tmp_path, capsys):

@@ -393,6 +393,30 @@ def test_hostile_operators(tmp_path, trained):
     exported.check_operators(trained / "policy.onnx")
 
 
+def test_numbers_beside_a_network(tmp_path):
+    """They are taken once each; ranges that overlap would fill the memory, a link leads away."""
+    import onnx
+
+    model, path = onnx.ModelProto(), tmp_path / "net.onnx"
+    for name, begin in (("a", 0), ("b", 8)):
+        far = model.graph.initializer.add(name=name, data_location=onnx.TensorProto.EXTERNAL)
+        place = {"location": "net.onnx.data", "offset": f"{begin}", "length": "8"}
+        for key, value in place.items():
+            far.external_data.add(key=key, value=value)
+    beside = tmp_path / "net.onnx.data"
+    beside.write_bytes(bytes(range(16)))
+    read = exported.parse_onnx(model.SerializeToString(), path).graph.initializer
+    assert [x.raw_data[0] for x in read] == [0, 8]
+    far = model.graph.initializer.add()
+    far.CopyFrom(model.graph.initializer[0])
+    with pytest.raises(ValueError, match=r"net\.onnx: its tensors have more numbers than"):
+        exported.parse_onnx(model.SerializeToString(), path)
+    beside.rename(tmp_path / "other")
+    beside.symlink_to(tmp_path / "other")
+    with pytest.raises(ValueError, match=r"net\.onnx\.data is a link"):
+        exported.parse_onnx(model.SerializeToString(), path)
+
+
 def test_hostile_policies(tmp_path, trained):
     """Another's description, weights elsewhere or a model that reads files: one line."""
     import onnx

@@ -60,7 +60,9 @@ def difference(verdict: Json) -> str:
     changed = verdict.get("changed")
     if isinstance(changed, dict) and changed.get("quick"):
         return "by the quick gate, which proves nothing"
-    return "with other limits or scenarios than usual" if changed else ""
+    if changed:
+        return "with other limits or scenarios than usual"
+    return "with tracking reported, not judged" if verdict.get("adopted") else ""
 
 
 def checksum(verdict: Json) -> str:
