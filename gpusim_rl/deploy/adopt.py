@@ -192,17 +192,7 @@ def read_network(path: Path, width: int, trust: bool) -> tuple[onnx.ModelProto, 
     if zipfile.is_zipfile(path):
         remedy = "export the network as ONNX or TorchScript"
         raise ValueError(f"{path} is a checkpoint, whose pickles are never read: {remedy}")
-    model = exported.parse_onnx(read_whole(path, MAX_BYTES), path)
-    outside = [x for x in exported.tensors_of(model.graph) if x.data_location == x.EXTERNAL]
-    if outside:
-        beside = path.with_name(f"{path.name}.data")
-        numbers = read_whole(beside, MAX_BYTES) if beside.is_file() else b""
-        try:
-            for tensor in outside:
-                exported.fill(tensor, beside, numbers)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-    return model, []
+    return exported.parse_onnx(read_whole(path, MAX_BYTES), path), []
 
 
 def check_width(path: Path, verb: str, value: onnx.ValueInfoProto, width: int, what: str) -> None:
