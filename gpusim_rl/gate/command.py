@@ -234,7 +234,8 @@ def failure(path: Path, report: Json) -> str:
     if report["verdict"] != "pass":
         lines = report["complaints"]
         more = f"; and {len(lines) - MAX_LINES} more" if len(lines) > MAX_LINES else ""
-        return f"{path} fails the gate: {'; '.join(lines[:MAX_LINES])}{more}; next: {REMEDY}"
+        after = "" if report["adopted"] else f"; next: {REMEDY}"
+        return f"{path} fails the gate: {'; '.join(lines[:MAX_LINES])}{more}{after}"
     print(f"{path} passes the gate; the verdict is written into the file")
     return f"{path}: refused variants: {', '.join(refused(report))}" if refused(report) else ""
 
