@@ -269,7 +269,7 @@ def test_actuators_without_a_joint(monkeypatch, tmp_path):
     controller = Controller(task, actor)
     act = lambda views, _: actor(views["actor"])  # noqa: E731
     check(export_env(envs[1], controller, path, act, "puller", STEPS))
-    out = describe_targets(task)
+    out = describe_targets(task.mjm)
     assert out["joints"] == [None, None, None, "b"] and out["safe_pose"] == [None, None, None, 0.0]
     assert out["drives"] == ["site tip", "site tip", "tendon rope", "joint b"]
     assert out["units"] == ["2 N", "N m", "m", "rad"]
@@ -295,7 +295,7 @@ def test_order_of_joints(monkeypatch, tmp_path):
     order = task.mjm.jnt_qposadr[task.mjm.actuator_trnid[:, 0]]
     assert (np.diff(order) < 0).any()
     check(exported)
-    about = describe_targets(task)
+    about = describe_targets(task.mjm)
     assert about["joints"] == robot_files.NAMES and about["torque_limit"] == [25.0] * 12
     assert about["kp"] == pytest.approx([task.mjm.actuator_gainprm[0, 0]] * 12)
     assert about["safe_pose"] == pytest.approx(task.stance.tolist())

@@ -263,7 +263,7 @@ def test_the_description_of_the_quadruped(walker):
 
 def test_units_of_other_robots():
     """They follow from joints, servos and sensors; a motor's is its force per unit."""
-    targets = describe_targets(make_task("cartpole"))
+    targets = describe_targets(make_task("cartpole").mjm)
     assert (targets["units"], targets["joints"]) == (["10 N"], ["slider"])
     model = mujoco.MjModel.from_xml_string("""
         <mujoco>

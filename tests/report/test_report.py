@@ -29,6 +29,7 @@ from tests.reports import EVIL, make_run, opened, words_of
 SCORES = {"success": 0.75, "upright_s": None, "return": 12.5, "falls": 0.125, "episodes": 512}
 CAUSES = {"still": 0.875, "off_yaw": 0.5}  # half of the robots turned wrongly, which was not judged
 GATED = {"rows": [], "changed": {}, "skipped": {}, "follows": "velocity", "rotation": False}
+GATED |= {"chatter": [], "adopted": None}
 GATED |= {"success": {"value": 0.5, "interval": (0.4, 0.6), "of": 9}, "complaints": ["it falls"]}
 GATED |= {"verdict": "fail"}
 BROKEN = '<img src="data:image/svg+xml;base64,PHN2Zw==">'  # a picture that cannot be drawn

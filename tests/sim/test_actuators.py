@@ -228,7 +228,7 @@ def test_the_default_is_free():
     other = make_task(actuator=make_actuator(kind="dc", no_load=20.0))
     assert (other.mjm.actuator_gainprm == task.mjm.actuator_gainprm).all()
     assert other.mjcf_text() == task.mjcf_text()
-    assert describe_targets(other)["kp"] == [40.0] * 12
+    assert describe_targets(other.mjm)["kp"] == [40.0] * 12
     assert other.evaluation().actuator == other.actuator
 
 
