@@ -14,6 +14,7 @@ from gpusim_rl.core.waiting import waiting
 from gpusim_rl.deploy.describe import describe_command
 from gpusim_rl.doctor import findings
 from gpusim_rl.doctor.findings import Finding
+from gpusim_rl.doctor.living import living
 from gpusim_rl.doctor.samples import Samples, sample
 from gpusim_rl.envs.check_methods import methods_named
 from gpusim_rl.envs.command_columns import can_show, place_target
@@ -67,8 +68,9 @@ def check_task(
 
 
 def first_std(cfg: Config) -> float:
-    std = cfg.plain["algo"].get("std", 1.0)
-    return float(std) if isinstance(std, int | float) else 1.0
+    """The standard deviation of an untrained policy's actions."""
+    std, bound = (cfg.plain["algo"].get(key, 1.0) for key in ("std", "bound"))
+    return float(std * bound) if isinstance(std, int | float) else 1.0
 
 
 def of_task(cfg: Config, env: Env, x: Samples, say: Say) -> list[Finding]:
@@ -83,6 +85,8 @@ def of_task(cfg: Config, env: Env, x: Samples, say: Say) -> list[Finding]:
         say(f"random actions: {random}")
         rows += [Finding("score", wrong, certain=True)] if wrong else []
         rows += findings.chance(zero, random)
+        if env.task.base and env.agents == 1 and gamma is not None:
+            rows += living(env, first_std(cfg), gamma)
     return rows
 
 

@@ -28,6 +28,8 @@ REMEDIES = {  # of findings whose key is or begins with this word
     "zero": "look at its formula, its units and its tolerance, or leave it out",
     "reward": "nothing leads the way",
     "negative": "to end soon is then best; add a term that is positive",
+    "falling": "raise task.weights.alive, or add such a term to `reward`, as Walking does",
+    "standing": "raise the weights of what the command asks for",
     "constant": "it tells the network nothing; leave it out, or read what was meant",
     "large": "give it in SI units, or divide it; networks begin with numbers near 1",
     "small": "multiply it; the normaliser leaves what varies by less than 0.01 small",

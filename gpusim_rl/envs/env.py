@@ -61,7 +61,8 @@ class Env:
         weights: reward term → weight ≥ 0, for each term of `task.reward` and `task.bonus`.
         noise: reading → half-width of its uniform noise, in the unit of the reading.
         first: global id of this Env's first world; life: how often they were begun before.
-        stagger: begin the first episodes at random times, so that time limits are spread evenly.
+        stagger: begin the first episodes at random times, and let the clock of a world go on where
+            an episode ends early. So time limits stay spread, and do not depend on the policy.
         group: the processes that share the worlds; this Env has those of its rank.
     """
 
@@ -79,6 +80,7 @@ class Env:
         group: ProcessGroup = SINGLE,
     ):
         self.task, self.sim, self.seed, self.group = task, sim, seed, group
+        self.stagger = stagger
         self.scheduled_task = task.with_scheduled_numbers
         n = self.num_envs = sim.qpos.shape[0]
         self.device = sim.qpos.device
@@ -92,7 +94,7 @@ class Env:
         self.previous = torch.zeros_like(self.action)
         self.memory: dict[str, Tensor] = {}
         once = Rng(seed, self.rng.worlds, life)  # its streams need not be in the block of a step
-        self._start(once, stagger)
+        self._start(once)
         self.shows_end = False  # whether a step gives the actor's view of the end, too
         self.success = torch.zeros((), device=self.device)  # mean of evaluations: see Curriculum
         self._invalid = torch.zeros(n, dtype=torch.bool, device=self.device)
@@ -114,7 +116,7 @@ class Env:
         check_start(task, begun, n, "next_start")
         self.first_states(end.state, self.rng)
 
-    def _start(self, once: Rng, stagger: bool) -> None:
+    def _start(self, once: Rng) -> None:
         """Draw the fields of the worlds, and start an episode in each."""
         n, task = self.num_envs, self.task
         self.write(task.randomization.world(once))
@@ -123,7 +125,7 @@ class Env:
         check_start(task, start := task.begin(n, self.rng), n)
         self.memory = task_memory(task, start) | task.randomization.memory(n)
         self.restart_worlds(self.time == 0)
-        if stagger:
+        if self.stagger:
             self.time.copy_(once.integers("env/stagger", task.horizon)[:, 0])
 
     # -- the state ---------------------------------------------------------------------------------
@@ -339,7 +341,9 @@ class Env:
         start = self.first_states(ended, rng)
         begun = {f"start/{name}": start.pop(name).to(rows[name].dtype) for name in ("qpos", "qvel")}
         begun |= self.changed(rows, start, mask)
-        begun["time"] = rows["time"].masked_fill(mask, 0)
+        # Why: docs/decisions/walking.md
+        anew = mask & (rows["time"] >= self.task.horizon) if self.stagger else mask
+        begun["time"] = rows["time"].masked_fill(anew, 0)
         for name in ("action", "previous"):
             begun[name] = rows[name].masked_fill(beside(mask, rows[name]), 0.0)
         return begun

@@ -9,6 +9,7 @@ from gpusim_rl.core.states import Rows
 from gpusim_rl.envs.step import StepEnd
 
 METRICS = (
+    Metric("reward", "train/reward", "reward of all worlds [1/s]", ".2f"),
     Metric("return", "train/return", "return of an episode", ".2f", "return"),
     Metric("length", "train/episode_length", "length of an episode [s]", ".1f", "episode [s]"),
     Metric("terminated", "train/terminated", "share of episodes that the task ended", ".3f"),
@@ -94,6 +95,7 @@ class Statistics:
         metrics = {
             name: value / steps for name, value in sums.items() if name.startswith("reward/")
         }
+        metrics["reward"] = sum(metrics.values())
         if episodes:
             ended = (sums["returns"], sums["lengths"] * self.dt, sums["terminations"])
             self._ended = dict(zip(self._ended, (x / episodes for x in ended), strict=True))

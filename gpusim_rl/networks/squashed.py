@@ -22,21 +22,25 @@ from gpusim_rl.networks.symmetric import EvenOddSplit
 CRITICS = 2  # the smaller value of two is less of an overestimate (arXiv:1802.09477)
 LOG_STD = -5.0, 1.0  # least and largest logarithm of a deviation, before the action is squashed
 LAST_GAIN = 0.01  # of all networks: their first outputs are small
-FIRST_STD = 0.55  # deviations begin at 0.6: actions that hardly differ find no sparse reward
 
 
 class Squashed(nn.Module):
-    """Normalized observation (n, no) → the mean action (n, nu), bound · tanh(mean)."""
+    """Normalized observation (n, no) → the mean action (n, nu), bound · tanh(mean).
 
-    def __init__(self, net: nn.Module, bound: float):
+    std: deviation at first, as `SoftActorCritic` has it.
+    """
+
+    def __init__(self, net: nn.Module, bound: float, std: float):
         super().__init__()
         self.net, self.bound = net, bound
+        low, high = LOG_STD
+        self.offset = math.atanh(2 * (math.log(std) - low) / (high - low) - 1)
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and logarithm of the deviation (n, nu) each, before the action is squashed."""
         mean, free = self.net(x)[0].chunk(2, -1)  # (1, n, 2 nu)
         low, high = LOG_STD
-        return mean, low + 0.5 * (high - low) * (torch.tanh(free + FIRST_STD) + 1)
+        return mean, low + 0.5 * (high - low) * (torch.tanh(free + self.offset) + 1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.bound * torch.tanh(self.heads(x)[0])
@@ -47,7 +51,8 @@ class SoftActorCritic(SampleInParts):
 
     Args:
         views: shapes of the views, `actor` (no,) and `critic` (nc,); action_width: nu.
-        bound: the largest action.
+        bound: the largest action. std: deviation of the actions at first, as a share of it, before
+            they are squashed.
         mirrors: with which all networks commute; None for networks that know no mirror.
         encoders: as `NetworkSettings` has them, without mirrors.
 
@@ -64,6 +69,7 @@ class SoftActorCritic(SampleInParts):
         hidden: tuple[int, ...],
         activation: str,
         bound: float,
+        std: float,
         mirrors: ViewMirrors | None,
         encoders: Mapping[str, Any] | None = None,
         seed: int,
@@ -86,7 +92,7 @@ class SoftActorCritic(SampleInParts):
             net = Ensemble(1, width, 2 * nu, layers, LAST_GAIN)
             self.critic = Ensemble(CRITICS, nc + nu, 1, layers, LAST_GAIN)
         obs, critic = [MirrorModule(x) for x in mirrors[:2]] if mirrors else (None, None)
-        self.actor = Actor(Normalizer(no, mirror=obs, parts=split), Squashed(net, bound), seen)
+        self.actor = Actor(Normalizer(no, mirror=obs, parts=split), Squashed(net, bound, std), seen)
         self.critic_normalizer = Normalizer(nc, mirror=critic)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
 

@@ -58,8 +58,8 @@ class Dashboard:
         self.success: dict[str, float] = {}  # of the last evaluation
         self.evaluated = 0  # the iteration of that evaluation
         self.unsaid = ""  # the last plain line, if it was left out
-        # mean returns, and what each evaluation found, since this process began
-        self.curves: dict[str, list[float]] = {"return": [], "success": []}
+        # mean rewards, and what each evaluation found, since this process began
+        self.curves: dict[str, list[float]] = {"reward": [], "success": []}
         self.quiet_until = 0.0  # s of training before the next plain line
         self.pages, self.bound = pages_read(), ""
         self.first = ExitStack()  # ends with the first row
@@ -90,8 +90,7 @@ class Dashboard:
         self.first.close()
         i = int(row["iteration"])
         for key, curve in self.curves.items():
-            # before an episode has ended there is no return
-            if isfinite(row.get(key, inf)) and (key != "return" or row["length"]):
+            if isfinite(row.get(key, inf)):
                 curve.append(row[key])
         if "success" in row:
             self.success, self.evaluated = (
@@ -113,7 +112,7 @@ class Dashboard:
         env_steps, speed = row["env_steps"] / 1e6, row["steps_per_s"]
         self.unsaid = (
             f"iteration {i}/{self.iterations}  {env_steps:.2f} M steps  {speed:,.0f} steps/s"
-            f"  return {row['return']:.2f}{success}"
+            f"  reward {row['reward']:.2f}/s{success}"
             f"  time {clock(row['time_s'])}  left {clock(left)}"
         )
         if trained_s >= self.quiet_until:
@@ -213,7 +212,7 @@ class Table:
         space = max(0, min(WIDEST_CURVE, width - 20))
         return [
             Text.assemble(
-                f"{'return':9}{row['return']:10.2f} ", (curve(curves["return"], space), "cyan")
+                f"{'reward/s':9}{row['reward']:10.2f} ", (curve(curves["reward"], space), "cyan")
             ),
             Text.assemble(
                 f"{'success':9}{success:>10} ", (curve(curves["success"], space, (0, 1)), "green")

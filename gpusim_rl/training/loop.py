@@ -48,7 +48,7 @@ class PendingEvaluation:
 
     Args:
         read: gives the success, as `Iteration.begin_evaluation` has it.
-        mean_return: of episodes then.
+        reward: mean of all worlds then.
         over: whether numbers by success were at their ends.
         bad: whether its row, or the last one before, is bad; see `flush`.
         save: writes the checkpoint of that iteration, if the success comes later.
@@ -56,7 +56,7 @@ class PendingEvaluation:
 
     iteration: int
     read: Evaluation
-    mean_return: float
+    reward: float
     over: bool
     bad: bool
     save: Callable[[float], None] | None = None
@@ -205,7 +205,7 @@ class Training:
             return {}, None
         self.evaluation = None
         self.iteration.schedule.follow(success, self.iteration.env.success)
-        self.progress.judged = pending.mean_return
+        self.progress.judged = pending.reward
         if pending.save and pending.over and not pending.bad:
             pending.save(success)
         row: Row = {"success": success}
@@ -222,8 +222,8 @@ class Training:
         iteration, rank = self.iteration, self.group.rank
         over = iteration.schedule.is_over(iteration.env.success.item())  # outside the iteration
         read = iteration.begin_evaluation(self.evaluate) if rank == 0 else lambda wait: None
-        mean = self.progress.mean_return
-        self.evaluation = PendingEvaluation(i, read, mean, over, bad=bool(self.bad))
+        reward = self.progress.begin_evaluation()
+        self.evaluation = PendingEvaluation(i, read, reward, over, bad=bool(self.bad))
 
     def save(self, success: float | None = None, *, evaluated: bool = True) -> None:
         """Save a checkpoint. Waits neither for the device nor for the disk.

@@ -21,7 +21,7 @@ def is_over(cfg: Config, metadata: dict[str, str], iterations: int) -> bool:
 
 
 class Progress:
-    """The mean return of episodes as last logged, and as it was at the last evaluation.
+    """The mean reward of all worlds since the last evaluation, and as it was at that one.
 
     metadata: of a checkpoint, with what `metadata` returned when it was saved.
     """
@@ -29,27 +29,33 @@ class Progress:
     def __init__(self, cfg: Config, metadata: dict[str, str]):
         self.changes = any(key.startswith("task.") for key in cfg.curriculum or {})
         self.every = cfg.eval_every
-        self.mean_return = number(metadata.get("return"), -1e12)
+        self.reward, self.rows = number(metadata.get("reward"), -1e12), 0
         self.judged = number(metadata.get("judged"), -2e12)
 
     def log(self, row: dict[str, float]) -> None:
-        """Take the mean return of a row of metrics, if an episode has ended."""
-        if row["length"]:
-            self.mean_return = row["return"]
+        """Take the mean reward of a row of metrics."""
+        self.rows += 1
+        before = self.reward if self.rows > 1 else row["reward"]
+        self.reward = before + (row["reward"] - before) / self.rows
+
+    def begin_evaluation(self) -> float:
+        """The mean reward until now, which later evaluations are to exceed; a new mean begins."""
+        self.rows = 0
+        return self.reward
 
     def may_reach(self, i: int) -> bool:
         """Whether the evaluation that is due at iteration i may do better than the last one.
 
-        It may if the mean return is higher. A schedule of the task changes what a return means, and
-        a return is noisy: so with one no evaluation is left out, and without one each fourth is
+        It may if the mean reward is higher. A schedule of the task changes what a reward means, and
+        a reward is noisy: so with one no evaluation is left out, and without one each fourth is
         not.
         """
         # an evaluation takes seconds: it is left out where no better score is likely
-        return self.changes or not i % (4 * self.every) or self.mean_return > self.judged
+        return self.changes or not i % (4 * self.every) or self.reward > self.judged
 
     def metadata(self) -> dict[str, str]:
         """Entries of a checkpoint's metadata."""
-        return {"return": str(self.mean_return), "judged": str(self.judged)}
+        return {"reward": str(self.reward), "judged": str(self.judged)}
 
 
 class Stopwatch:

@@ -94,7 +94,6 @@ class Humanoid(Walking):
 
     def reward(self, s):
         return super().reward(s) | dict(
-            alive=torch.ones_like(s.phase),
             joint_deviation=-((s.joint_pos - self.stance) ** 2 * self.sideways).sum(1),
             level=-self.level(s),
             feet_slide=-self.slide(s),

@@ -19,7 +19,7 @@ from tests.command_lines import run_python
 from tests.worlds import ROOT
 
 ROW: Row = {"iteration": 3, "env_steps": 1_500_000, "time_s": 65.0, "steps_per_s": 23456.0}
-ROW |= {"return": 12.345, "length": 19.5, "fault": 0.0, "skipped": 0.0, "approx_kl": 0.0123}
+ROW |= {"reward": 3.25, "return": 12.345, "length": 19.5, "fault": 0.0, "skipped": 0.0, "approx_kl": 0.0123}
 ROW |= {"learning_rate": 1e-3, "std": 0.5, "reward/velocity": 0.75, "reward/action_rate": -0.01}
 ROW |= {"measure/yaw_error": 0.2, "share/physics": 0.6, "share/environment": 0.2}
 ROW |= {"share/policy": 0.1, "share/update": 0.1, "cores": 1.0}
@@ -39,7 +39,7 @@ def test_lines_without_a_terminal():
     assert (done.returncode, done.stderr, len(lines)) == (0, "", 4)
     assert "\x1b" not in done.stdout and lines[0] == "run: [bold]/a[0]/b"
     assert lines[3].startswith("bound by simulation") and ": physics takes 60% of" in lines[3]
-    row = "iteration 3/4  1.50 M steps  23,456 steps/s  return 12.35  time 1:05  left 0:06"
+    row = "iteration 3/4  1.50 M steps  23,456 steps/s  reward 3.25/s  time 1:05  left 0:06"
     assert lines[1] == row
 
 
@@ -111,7 +111,7 @@ def test_no_line_is_longer_than_the_terminal(width, height, more):
     assert len(lines) <= height and max(map(len, lines)) <= width
     begins = [line.split()[0] for line in lines if line]
     assert begins[:4] == ["quadruped", "iteration", "Training", "steps"]
-    assert begins[-4:] == ["return", "success", "time:", "bound"]
+    assert begins[-4:] == ["reward/s", "success", "time:", "bound"]
     assert lines[0].endswith("…") and lines[-1].startswith("bound by learning: networks and ")
     names = ("Training", "Reward terms [1/s]", "Measures")
     assert all(name in lines[3] for name in names)
@@ -146,16 +146,15 @@ def test_decimal_points_stand_below_each_other():
     assert points[0] == [ends, *points[1]] == points[2]
 
 
-def test_curves_of_return_and_success(capsys):
-    """A row without an episode that ended has no return; a success is a share of a full bar."""
+def test_curves_of_reward_and_success(capsys):
+    """A reward that is no number is left out; a success is a share of a full bar."""
     board = Dashboard("title", 9, quiet=True)
-    for i, mean in enumerate((5.0, 0.0, 10.0, float("nan"), 7.5)):
-        length = 5.0 if mean else 0.0
-        row: Row = ROW | {"iteration": i, "return": mean, "length": length}
+    for i, mean in enumerate((2.0, 1.0, 4.0, float("nan"), 3.0)):
+        row: Row = ROW | {"iteration": i, "reward": mean}
         board.show(row | ({"success": 0.0} if i == 2 else {}), 1.0)
     board.show(ROW | {"success": 1.0}, 1.0)
     *_, mean, success, _, _ = drawn(board, ROW | {"success": 1.0}, 80)
-    assert mean.split() == ["return", "12.35", "▁▆▃█"] and success.split() == [
+    assert mean.split() == ["reward/s", "3.25", "▃▁█▆▆"] and success.split() == [
         *("success", "1.000", "▁█")
     ]
     assert curve([0.0] * 500 + [1.0] * 500, 10) == "▁▁▁▁▁█████"

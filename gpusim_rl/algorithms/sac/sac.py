@@ -114,6 +114,7 @@ class SAC:
             hidden=cfg.hidden,
             activation=cfg.activation,
             bound=cfg.bound,
+            std=cfg.std,
             mirrors=mirrors if symmetry == "net" else None,
             encoders=cfg.encoders,
             seed=spec.seed,
@@ -294,6 +295,8 @@ def check_numbers(spec: Spec, cfg: Settings) -> int:
     if updates % cfg.policy_delay:
         wanted = f"a divisor of num_steps × algo.updates, which is {updates}"
         raise ValueError(f"algo.policy_delay={cfg.policy_delay}: expected {wanted}")
+    if cfg.bound > spec.clip:
+        raise ValueError(f"algo.bound={cfg.bound:g}: expected at most task.clip={spec.clip:g}")
     if spec.num_steps >= cfg.replay:
         raise ValueError(f"algo.replay={cfg.replay}: expected more than num_steps={spec.num_steps}")
     return updates // cfg.policy_delay

@@ -25,6 +25,7 @@ class Settings:
     target_std: float = number(POSITIVE)
     tau: float = number(Range(0, 1, above=True))
     bound: float = number(POSITIVE)
+    std: float = number(Range(0.01, 2.0))
     max_grad_norm: float = number(POSITIVE)
     symmetry: str = word("auto", "none", "net")
     tf32: bool
