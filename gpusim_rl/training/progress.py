@@ -29,13 +29,14 @@ class Progress:
     def __init__(self, cfg: Config, metadata: dict[str, str]):
         self.changes = any(key.startswith("task.") for key in cfg.curriculum or {})
         self.every = cfg.eval_every
-        self.reward, self.rows = number(metadata.get("reward"), -1e12), 0
+        self.reward = number(metadata.get("reward"), -1e12)
+        self.rows = number(metadata.get("reward_rows"))
         self.judged = number(metadata.get("judged"), -2e12)
 
     def log(self, row: dict[str, float]) -> None:
         """Take the mean reward of a row of metrics."""
         self.rows += 1
-        before = self.reward if self.rows > 1 else row["reward"]
+        before = self.reward * (self.rows > 1)
         self.reward = before + (row["reward"] - before) / self.rows
 
     def begin_evaluation(self) -> float:
@@ -55,7 +56,8 @@ class Progress:
 
     def metadata(self) -> dict[str, str]:
         """Entries of a checkpoint's metadata."""
-        return {"reward": str(self.reward), "judged": str(self.judged)}
+        numbers = {"reward": self.reward, "reward_rows": self.rows, "judged": self.judged}
+        return {name: str(x) for name, x in numbers.items()}
 
 
 class Stopwatch:

@@ -139,7 +139,7 @@ def test_decimal_points_stand_below_each_other():
     assert [line.split()[:3] for line in table] == [
         ["steps", "[M]", "1.50"],
         ["steps/s", "23,456", "action_rate"],
-        ["episode", "[s]", "19.5"],
+        ["return", "12.35", "fall"],
     ]
     points = [[x.start() for x in re.finditer(r"\.\d", line)] for line in table]
     ends = table[1].index("23,456") + len("23,456")

@@ -441,7 +441,7 @@ def test_a_run_that_goes_on_has_not_ended(here):
 
 def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
     """Only a better mean reward, or the fourth, is evaluated, outside of its time."""
-    evaluated, rewards = [], iter([1.0, 2.0, 2.0, 1.5, 1.0, 3.0, 2.5, 4.0])
+    evaluated, rewards = [], iter([1.0, 2.0, 2.0, 1.5, 1.0, 5.0, 2.5, 4.0])
     clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + 1e4 * len(evaluated))
 
     def evaluate(policy, task, **_):
@@ -457,14 +457,14 @@ def test_stop_at_evaluates_when_it_may_be_reached(here, monkeypatch):
     monkeypatch.setattr("gpusim_rl.evaluation.evaluate.evaluate", evaluate)
     monkeypatch.setattr("gpusim_rl.training.progress.time", clock)
     words = ["stop_at=0.9", "eval_every=1", "save_every=1", "episodes=2"]
-    # The reward that an evaluation goes by is that of the iteration before.
+    # The reward that an evaluation goes by is the mean of the rows since the last one.
     result = Trainer(configured("iterations=6", "run_dir=run", *words)).train()
     rows = Run(Path("run")).rows()
     assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3, 4]
     assert result.iterations == 6
     Trainer(check_words("resume=run", "iterations=8")).train()
     rows = Run(Path("run")).rows()
-    # Iteration 7 because the reward of 6 is higher, 8 because it is a fourth.
+    # Iteration 7 because the mean of 4 to 6 is higher, 8 because it is a fourth.
     assert [row["iteration"] for row in rows if "success" in row] == [1, 2, 3, 4, 7, 8]
     assert len(evaluated) == 6 and rows[-1]["time_s"] < 5e3  # of 6e4 s in evaluations
 
