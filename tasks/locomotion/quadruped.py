@@ -22,7 +22,7 @@ class Quadruped(Walking):
         r = w₁ exp(-|v_xy - c_xy|²/σ²) + w₂ exp(-(ω_z - c_ω)²/σ²)
             + w₃ exp(-Σ_f (z_f - ẑ_f)²/σ_z²) - w₄ v_z² - w₅ |ω_xy|² - w₆ |u_xy|² - w₇ (z - ẑ)²
             - w₈ |a - a'|² - w₉ Σ|τ q̇| - w₁₀ |q - q̄|² - w₁₁ Σ_f n_f |ṗ_f|²
-            - w₁₂ (min(|ē_xy|, δ) + min(|ē_ω|, δ))
+            - w₁₂ (min(|ē_xy|, δ) + min(|ē_ω|, δ)) + w₁₃
 
     | symbol | meaning | unit, frame |
     |---|---|---|
@@ -43,6 +43,7 @@ class Quadruped(Walking):
     | `action_rate`, `power` | w₈, w₉: what wears a robot |
     | `joint_deviation`, `feet_slide` | w₁₀, w₁₁: how it stands |
     | `mean_error` | w₁₂: that of half a second, which w₁ and w₂ hardly feel; δ is 0.5 |
+    | `alive` | w₁₃: paid until it falls |
 
     The clock moves diagonal pairs of legs in antiphase: a trot.
 
