@@ -31,6 +31,7 @@ FLAT = {
     "action_rate": -3.0,  # twelve joints, each 0.5 from the action before: -12 · 0.25
     "power": -12.0,  # twelve joints of 2 N m at 0.5 rad/s
     "joint_deviation": -0.12,  # twelve joints, each 0.1 rad from the stance: -12 · 0.01
+    "alive": 1.0,
     "mean_error": -0.5 - 0.2,  # |(0.5, 0.4)| is beyond the bound of 0.5
     "feet_slide": -1.25,  # of FR and RL, which stand: -(0.6² + 0.8² + 0.5²)
 }
