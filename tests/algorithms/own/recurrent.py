@@ -38,11 +38,11 @@ class Steps(NamedTuple):
 class RecurrentPolicy(SoftActorCritic):
     """The critics of SAC, which may be symmetric, and an actor that is not and remembers."""
 
-    def __init__(self, views, nu, *, size, hidden, activation, bound, seed, **how):
-        networks = dict(hidden=hidden, activation=activation, bound=bound, seed=seed)
-        super().__init__(views, nu, **networks, **how)
+    def __init__(self, views, nu, *, size, hidden, activation, bound, std, seed, **how):
+        networks = dict(hidden=hidden, activation=activation, seed=seed)
+        super().__init__(views, nu, bound=bound, std=std, **networks, **how)
         layers = HiddenLayers(hidden, activation, torch.Generator().manual_seed(seed + 1))
-        net = Squashed(Ensemble(1, size, 2 * nu, layers, LAST_GAIN), bound)
+        net = Squashed(Ensemble(1, size, 2 * nu, layers, LAST_GAIN), bound, std)
         encoder = GRU(*views["actor"].shape, size, layers.generator)
         self.actor = Actor(Normalizer(*views["actor"].shape), MemoryMLP(encoder, net))
         self.size = size
