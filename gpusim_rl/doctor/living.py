@@ -111,13 +111,13 @@ def living(env: Env, std: float, gamma: float) -> Iterator[Finding]:
     task, generator = env.task, torch.Generator().manual_seed(env.seed)
     kind, shape = type(task).__name__, (env.num_envs, task.action_width)
 
-    def constant(_: Observation, x: Tensor = torch.rand(shape, generator=generator)) -> Tensor:
-        return (task.clip * (2 * x - 1)).to(env.device)
+    constant = (task.clip * (2 * torch.rand(shape, generator=generator) - 1)).to(env.device)
 
     def random(_: Observation) -> Tensor:
         return (std * torch.randn(shape, generator=generator)).to(env.device)
 
-    thrown, zero = earned(env, constant, gamma), earned(env, lambda _: 0 * constant(_), gamma)
+    thrown = earned(env, lambda _: constant, gamma)
+    zero = earned(env, lambda _: 0 * constant, gamma)
     fell = thrown.fell & (thrown.part == FREE)
     if fell.any():
         best = thrown.reward[fell].topk(-(-int(fell.sum()) // BEST))

@@ -79,8 +79,7 @@ class Env:
         stagger: bool = True,
         group: ProcessGroup = SINGLE,
     ):
-        self.task, self.sim, self.seed, self.group = task, sim, seed, group
-        self.stagger = stagger
+        self.task, self.sim, self.seed, self.group, self.stagger = task, sim, seed, group, stagger
         self.scheduled_task = task.with_scheduled_numbers
         n = self.num_envs = sim.qpos.shape[0]
         self.device = sim.qpos.device
