@@ -61,8 +61,7 @@ class Env:
         weights: reward term → weight ≥ 0, for each term of `task.reward` and `task.bonus`.
         noise: reading → half-width of its uniform noise, in the unit of the reading.
         first: global id of this Env's first world; life: how often they were begun before.
-        stagger: begin the first episodes at random times, and let the clock of a world go on where
-            an episode ends early. So time limits stay spread, and do not depend on the policy.
+        stagger: begin the first episodes at random times, so that time limits are spread evenly.
         group: the processes that share the worlds; this Env has those of its rank.
     """
 
@@ -79,7 +78,7 @@ class Env:
         stagger: bool = True,
         group: ProcessGroup = SINGLE,
     ):
-        self.task, self.sim, self.seed, self.group, self.stagger = task, sim, seed, group, stagger
+        self.task, self.sim, self.seed, self.group = task, sim, seed, group
         self.scheduled_task = task.with_scheduled_numbers
         n = self.num_envs = sim.qpos.shape[0]
         self.device = sim.qpos.device
@@ -93,7 +92,7 @@ class Env:
         self.previous = torch.zeros_like(self.action)
         self.memory: dict[str, Tensor] = {}
         once = Rng(seed, self.rng.worlds, life)  # its streams need not be in the block of a step
-        self._start(once)
+        self._start(once, stagger)
         self.shows_end = False  # whether a step gives the actor's view of the end, too
         self.success = torch.zeros((), device=self.device)  # mean of evaluations: see Curriculum
         self._invalid = torch.zeros(n, dtype=torch.bool, device=self.device)
@@ -115,7 +114,7 @@ class Env:
         check_start(task, begun, n, "next_start")
         self.first_states(end.state, self.rng)
 
-    def _start(self, once: Rng) -> None:
+    def _start(self, once: Rng, stagger: bool) -> None:
         """Draw the fields of the worlds, and start an episode in each."""
         n, task = self.num_envs, self.task
         self.write(task.randomization.world(once))
@@ -124,7 +123,7 @@ class Env:
         check_start(task, start := task.begin(n, self.rng), n)
         self.memory = task_memory(task, start) | task.randomization.memory(n)
         self.restart_worlds(self.time == 0)
-        if self.stagger:
+        if stagger:
             self.time.copy_(once.integers("env/stagger", task.horizon)[:, 0])
 
     # -- the state ---------------------------------------------------------------------------------
@@ -340,9 +339,7 @@ class Env:
         start = self.first_states(ended, rng)
         begun = {f"start/{name}": start.pop(name).to(rows[name].dtype) for name in ("qpos", "qvel")}
         begun |= self.changed(rows, start, mask)
-        # Why: docs/decisions/walking.md
-        anew = mask & (rows["time"] >= self.task.horizon) if self.stagger else mask
-        begun["time"] = rows["time"].masked_fill(anew, 0)
+        begun["time"] = rows["time"].masked_fill(mask, 0)
         for name in ("action", "previous"):
             begun[name] = rows[name].masked_fill(beside(mask, rows[name]), 0.0)
         return begun

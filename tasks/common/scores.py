@@ -28,8 +28,8 @@ def walking_scores(
         `success` is the share of episodes without a fall whose root mean square errors are at most
         the tolerance; `fell`, `off_velocity` and `off_yaw` are shares that fail for that reason.
         `foot_lift` [m] is the mean height of a step's highest point, of the foot that lifts least.
-        `drift_still` [m/s] is of the steps in which they were told to stand, and `energy_per_metre`
-        [J/m] of those in which they were told to walk. A score of which no episode tells is None.
+        `drift_still` [m/s] is of those that were told to stand, and `energy_per_metre` [J/m] of
+        those told to walk. A score of which no episode tells is None.
     """
     counted = record["tracked"].sum(0)
     steps = counted.clamp(min=1)
@@ -38,9 +38,9 @@ def walking_scores(
     falls = record["terminated"].float().sum(0)
     failed = dict(fell=falls > 0, off_velocity=velocity > tolerance, off_yaw=yaw > tolerance)
     good = ~torch.stack(list(failed.values())).any(0)
-    moving = record["commanded"] > 0.5
-    walking = moving & (falls == 0)
-    standing = ~moving & (record["tracked"] > 0.5) & (falls == 0)
+    moving, stood = record["commanded"].mean(0) > 0.5, falls == 0
+    walking, still = moving & stood, ~moving & stood
+    drift = drift_speed(torch.stack([record["x"], record["y"]]), dt)
     return dict(
         success=good.float().mean().item(),
         velocity_rmse=mean_of(velocity, counted > 0),
@@ -48,38 +48,37 @@ def walking_scores(
         falls_per_episode=falls.mean().item(),
         **{why: x.float().mean().item() for why, x in failed.items()},
         foot_lift=foot_lift(record, walking, dt, gait),
-        drift_still=drift_speed(torch.stack([record["x"], record["y"]]), standing, dt),
+        drift_still=mean_of(drift, still),
         energy_per_metre=energy_per_metre(record, walking, dt),
     )
 
 
 def energy_per_metre(record: dict[str, Tensor], walking: Tensor, dt: float) -> float | None:
-    """Energy over distance [J/m] in the steps walking (T, B) bool; None if nobody walked."""
-    meters, energy = record["speed"][walking].sum() * dt, record["power"][walking].sum() * dt
-    return (energy / meters.clamp(min=1e-6)).item() if meters > 0 else None
+    """Energy over distance [J/m] of the episodes walking (B,) bool; None if they walked nowhere."""
+    meters = record["speed"][:, walking].sum() * dt
+    energy = record["power"][:, walking].sum() * dt / meters.clamp(min=1e-6)
+    return energy.item() if meters > 0 else None
 
 
 def foot_lift(record: dict[str, Tensor], walking: Tensor, dt: float, gait: float) -> float | None:
     """The mean highest point of each foot in each period of the gait; the least of all feet [m].
 
-    walking (T, B) bool: of the periods, those count that it holds throughout. None without any.
+    walking (B,) bool: the episodes that count. None if there are none.
     """
+    if not walking.any():
+        return None
     feet = torch.stack([x for name, x in record.items() if name.startswith("foot_")])  # (F, T, B)
     steps = feet.shape[1]
     period = min(round(1 / (gait * dt)), steps)
-    whole = steps // period * period
-    counted = walking[:whole].unflatten(0, (-1, period)).all(1)  # (cycles, B)
-    cycles = feet[:, :whole].unflatten(1, (-1, period)).amax(2)
-    return cycles[:, counted].mean(1).min().item() if counted.any() else None
+    cycles = feet[:, : steps // period * period].unflatten(1, (-1, period)).amax(2)
+    return cycles[:, :, walking].mean((1, 2)).min().item()
 
 
-def drift_speed(path: Tensor, standing: Tensor, dt: float) -> float | None:
-    """The mean of robots of distance over time [m/s] in the steps standing (T, B) bool, of a path
-    (2, T, B) [m]; None if nobody stood."""
-    counted = standing[1:]
-    steps = counted.sum(0)
-    moved = (path.diff(dim=1) * counted).sum(1).norm(dim=0)
-    return mean_of(moved / (steps.clamp(min=1) * dt), steps > 0)
+def drift_speed(path: Tensor, dt: float) -> Tensor:
+    """(B,) distance over time [m/s] of a path (2, T, B) [m], without its first second."""
+    steps = path.shape[1]
+    second = min(round(1.0 / dt), steps - 1)
+    return (path[:, -1] - path[:, second]).norm(dim=0) / (max(steps - 1 - second, 1) * dt)
 
 
 def balance_scores(record: dict[str, Tensor], dt: float) -> dict[str, float]:

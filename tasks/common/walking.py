@@ -59,7 +59,7 @@ class Walking(Task):
     redraw: float  # s: time between two commands
     # m/s², m/s², rad/s²: how fast the velocity to follow moves to a new command; at once if empty
     acceleration: tuple[float, ...] = ()
-    share_standing: Scheduled[float]  # share of commands that are zero
+    share_standing: Scheduled[float]  # share of episodes whose command stays zero
     sigma: Scheduled[float]  # m/s, rad/s: tolerance of the tracking terms
     sigma_feet: Scheduled[float]  # m: tolerance of the height of the feet
     base_height: Scheduled[float]  # m: height of the base
@@ -96,9 +96,8 @@ class Walking(Task):
         lifts = self.tensor(self.lift_direction or self.gait_pose * legs).view(legs, -1)
         bent = abs(self.gait_pose[self.knee])
         self.bend = bent * lifts if self.lift_direction else lifts
-        self.share = self.tensor([0.0]), self.tensor([1.0])
         # bounds of the numbers that `start` draws
-        self.unit = self.tensor([-1.0] * (nu + 7)), self.tensor([1.0] * (nu + 7))
+        self.unit = self.tensor([-1.0] * (nu + 8)), self.tensor([1.0] * (nu + 8))
 
     @property
     def command(self) -> Command:
@@ -111,7 +110,8 @@ class Walking(Task):
         )
 
     def start(self, n: int, rng: Rng) -> dict[str, Tensor]:
-        unit, joints, spread = rng.uniform("start", *self.unit), slice(6, -1), self.spread
+        unit, joints, spread = rng.uniform("start", *self.unit), slice(6, -2), self.spread
+        still = (unit[:, -2] < 2 * self.share_standing - 1).float()
         tilt = spread.tilt
         turned = from_euler(tilt * unit[:, 3], tilt * unit[:, 4], math.pi * unit[:, 5])
         height = self.rest[2] + spread.height * (1 + unit[:, 2:3])
@@ -120,26 +120,16 @@ class Walking(Task):
         return goal | dict(
             qpos=self.joint_columns.put(qpos, self.stance + spread.joints * unit[:, joints]),
             qvel=torch.cat([spread.speed * unit[:, :6], 0 * unit[:, joints]], 1),
-            command=self.draw_command(rng),
+            command=self.draw_command(rng) * (1 - still)[:, None],
+            still=still,
             mean_error=torch.zeros_like(qpos[:, :3]),
             phase=0.5 + 0.5 * unit[:, -1],
         )
 
-    # Why: docs/decisions/walking.md
-    def next_start(self, start: dict[str, Tensor], ended: State, rng: Rng) -> dict[str, Tensor]:
-        """A robot that fell gets up with its command: falling draws no easier one."""
-        over = (ended.time >= self.horizon)[:, None]
-        command = torch.where(over, start["command"], ended.command)
-        return super().next_start(start, ended, rng) | dict(command=command)
-
-    def draw_command(self, rng: Rng) -> Tensor:
-        """As of `Task`, but a share `share_standing` of the commands is zero."""
-        moves = rng.uniform("standing", *self.share) >= self.share_standing
-        return super().draw_command(rng) * moves
-
     def update(self, s: State, rng: Rng) -> dict[str, Tensor]:
         again = (self.steps_since_command(s) == 0)[:, None]
-        command = torch.where(again, self.draw_command(rng), s.command)
+        fresh = self.draw_command(rng) * (1 - s.still)[:, None]
+        command = torch.where(again, fresh, s.command)
         goal = dict(goal=self.next_goal(s)) if self.acceleration else {}
         error = self.followed(s) - goal.get("goal", command)
         mean_error = torch.lerp(s.mean_error, error, self.dt / AVERAGE)

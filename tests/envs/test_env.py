@@ -156,23 +156,6 @@ def test_stagger_spreads_time_outs():
     assert counts[1] == [0] * 9 + [64]
 
 
-@pytest.mark.parametrize("stagger", [True, False])
-def test_the_clock_of_a_world_survives_a_fall(stagger):
-    """With stagger a fall leaves the time limit where it was, without it the limit is of each
-    episode."""
-    env = make_env(num_envs=16, episode=0.4, stagger=stagger)
-    begun, limit = env.time.clone(), torch.zeros(16, dtype=torch.int64)
-    for i in range(1, 41):
-        if i == 5:
-            env.sim.qpos[:, 2] = 0.05  # all fall
-        step = env.step(torch.zeros(16, 12))
-        assert step.terminated.all() == (i == 5)
-        limit = torch.where(step.truncated & (limit == 0) & (i > 5), i, limit)
-    first = 20 - begun if stagger else 0 * begun
-    expected = torch.where(first > 5, first, first + 20) if stagger else first + 25
-    assert torch.equal(limit, expected)
-
-
 def test_reward_is_weighted_terms():
     """The reward is dt Σ weight · term of the state after the step; actions are clamped."""
     env = make_env(stagger=False)
@@ -206,7 +189,7 @@ def test_quarantine(sim):
         getattr(poisoned.sim, where)[world, 2], bad[world] = poison, True
     first = poisoned.step(plan[5])
     assert torch.equal(first.fault, bad)
-    assert not first.reward[bad].any() and not poisoned.statistics.lived[bad].any()
+    assert not first.reward[bad].any() and not poisoned.time[bad].any()
     assert not (first.terminated | first.truncated)[bad].any()
     seen = (*first.observation.values(), first.end, poisoned.sim.qpos, poisoned.sim.qvel)
     assert all(torch.isfinite(x).all() for x in seen)

@@ -1,4 +1,4 @@
-"""Commands of the tasks that walk: who draws them when, and `task.acceleration`."""
+"""Commands whose change is limited: `task.acceleration` of the tasks that walk."""
 
 import pytest
 import torch
@@ -54,31 +54,6 @@ def limited(worlds: int) -> tuple[Task, State]:
     """A quadruped whose commands change by LIMITS, and a state."""
     env = make_env("quadruped", worlds, acceleration=LIMITS)
     return env.task, env.current_state()
-
-
-def test_falling_draws_no_easier_command():
-    """A robot that fell begins with its command; one whose time was over with another one."""
-    env = make_env("quadruped", 256, share_standing=0.5, redraw=10.0, episode=0.1, stagger=False)
-    before = env.memory["command"].clone()
-    assert 0.35 < (before == 0).all(1).float().mean() < 0.65
-    env.sim.qpos[:128, 2] = 0.05
-    assert env.step(torch.zeros(256, 12)).terminated.tolist() == [True] * 128 + [False] * 128
-    assert torch.equal(env.memory["command"], before)
-    for _ in range(4):
-        step = env.step(torch.zeros(256, 12))
-    assert step.truncated.tolist() == [False] * 128 + [True] * 128
-    same = (env.memory["command"] == before).all(1)
-    assert same[:128].all() and 0.1 < same[128:].float().mean() < 0.4  # both stand
-
-
-def test_standing_is_drawn_with_each_command():
-    """In an episode of several commands each is zero with the probability `share_standing`."""
-    env = make_env("quadruped", 256, share_standing=0.25, redraw=0.1, episode=10.0)
-    shares = []
-    for _ in range(50):
-        env.step(torch.zeros(256, 12))
-        shares.append((env.memory["command"] == 0).all(1).float().mean().item())
-    assert sum(shares) / 50 == pytest.approx(0.25, abs=0.03) and max(shares) < 0.4
 
 
 def test_a_robot_that_slows_down_still_walks():
