@@ -13,12 +13,11 @@ from gpusim_rl.envs.observation import Observation
 from gpusim_rl.envs.task import Task
 
 SECONDS = 3.0  # of an episode that count
-FEWEST = 20  # robots that tell of all; fewer are joined by those that are tipped or held up
+FEWEST = 20  # free robots that live and tell of all; fewer are joined by those that are held
 BEST = 4  # the best quarter of the falls: a learner finds them
-TIP = 5.0  # rad/s: roll rate at the start of a robot that is tipped
 STANDING = 0.1  # norm of a command that asks to stand
 WALKS = ("forward", "left", "turn")  # the names of a command of velocities
-FREE, TIPPED, HELD, LED = range(4)  # a quarter of the worlds each
+FREE, HELD, LED = range(3)  # a third of the worlds each
 
 Act = Callable[[Observation], Tensor]
 
@@ -29,22 +28,13 @@ class Earned(NamedTuple):
     reward: Tensor  # (B,) discounted sum
     time: Tensor  # (B,) discounted time [s] in which they earned it
     fell: Tensor  # (B,) bool: the task ended the episode
-    part: Tensor  # (B,) whether a robot is FREE, TIPPED, HELD or LED
-
-    def of(self, which: Tensor, others: int) -> Tensor:
-        """(B,) bool: free robots of which (B,), and those of a part `others` if these are few."""
-        free = which & (self.part == FREE)
-        return free if free.sum() >= FEWEST else free | which & (self.part == others)
+    part: Tensor  # (B,) whether a robot is FREE, HELD or LED
 
     @property
     def living(self) -> Tensor:
-        """(B,) bool: robots that do not fall."""
-        return self.of(~self.fell, HELD)
-
-    @property
-    def falling(self) -> Tensor:
-        """(B,) bool: robots that fall."""
-        return self.of(self.fell, TIPPED)
+        """(B,) bool: free robots that do not fall, and held ones if these are few."""
+        free = ~self.fell & (self.part == FREE)
+        return free if free.sum() >= FEWEST else ~self.fell & (self.part != LED)
 
     @property
     def following(self) -> Tensor:
@@ -61,25 +51,23 @@ def walks(task: Task) -> bool:
 def earned(env: Env, act: Act, gamma: float) -> Earned:
     """What robots earn from rest, all of which are told to move. In place.
 
-    A robot that is tipped begins with a roll rate. The base of one that is held is put back before
-    each control step, and that of one that is led has the velocity of its command, too. Their
-    joints are free.
+    The base of a robot that is held is put back before each control step, and that of one that is
+    led has the velocity of its command, too. Their joints are free.
 
     Args:
-        env: 4 n worlds of robots with a free base, without `stagger`.
-        act: views → actions (4 n, nu). gamma: discount of a control step.
+        env: worlds of robots with a free base, without `stagger`.
+        act: views → actions (B, nu). gamma: discount of a control step.
     """
     task, sim, base = env.task, env.sim, env.task.base
     assert base
     env.restart()
-    part = torch.arange(env.num_envs, device=env.device) // (env.num_envs // 4)
+    part = 3 * torch.arange(env.num_envs, device=env.device) // env.num_envs
     if walks(task):
         command = env.memory["command"]
         stands = command.norm(dim=1, keepdim=True) < STANDING
         env.set_memory("command", torch.where(stands, task.command_limit / 2, command))
     pose, held = sim.qpos[:, base.qpos].clone(), (part >= HELD)[:, None]
     pose[:, 3:] = level = yaw_frame(pose[:, 3:])
-    sim.qvel[part == TIPPED, base.qvel.start + 3] += TIP
     reward = torch.zeros(env.num_envs, device=env.device)
     time, fell, factor = torch.zeros_like(reward), reward > 0, 1.0
     for _ in range(min(round(SECONDS / task.dt), task.horizon - 1)):
@@ -110,7 +98,6 @@ def living(env: Env, std: float, gamma: float) -> Iterator[Finding]:
     """
     task, generator = env.task, torch.Generator().manual_seed(env.seed)
     kind, shape = type(task).__name__, (env.num_envs, task.action_width)
-
     constant = (task.clip * (2 * torch.rand(shape, generator=generator) - 1)).to(env.device)
 
     def random(_: Observation) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpusim_rl.doctor.living import FREE, HELD, LED, TIPPED, earned, living
+from gpusim_rl.doctor.living import FREE, HELD, LED, earned, living
 from gpusim_rl.envs.env import Env
 from tests.worlds import make_env, numbers
 
@@ -40,7 +40,7 @@ def test_what_pays_instead_is_named(what):
 
 
 def test_groups_do_what_their_names_say():
-    """Tipped robots fall, held ones stay where they were, led ones move as the command says."""
+    """Held robots stay where they were, led ones move as the command says."""
     env, seen = worlds("humanoid"), list[Any]()
 
     def act(_: Any) -> Any:
@@ -48,8 +48,8 @@ def test_groups_do_what_their_names_say():
         return 0 * env.action
 
     x = earned(env, act, 0.98)
-    assert [(x.part == i).sum() for i in (FREE, TIPPED, HELD, LED)] == [24] * 4
-    assert x.fell[x.part == TIPPED].all() and not x.fell[x.part >= HELD].any()
+    assert [(x.part == i).sum() for i in (FREE, HELD, LED)] == [32] * 3
+    assert x.fell[x.part == FREE].any() and not x.fell[x.part >= HELD].any()
     moved = (seen[-1][0] - seen[0][0])[x.part >= HELD]
     assert moved.abs().max() < 0.05
     command = env.memory["command"][x.part == LED]
