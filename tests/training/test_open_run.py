@@ -45,7 +45,7 @@ ALGO: dict[str, dict[str, Any]] = {
     | {"target_kl": 0.03, "max_std": 0.4, "gae_lambda": 0.9, "clip_coef": 0.1, "clip_value": 0.5}
     | {"ent_coef": 0.01},
     "sac": ALL | {"gamma": 0.9, "alpha_rate": 1e-3, "target_std": 0.3, "tau": 0.1}
-    | {"bound": 1.5, "warmup": 32, "updates": 1, "policy_delay": 1, "batch_size": 64, "window": 2},
+    | {"bound": 0.8, "warmup": 32, "updates": 1, "policy_delay": 1, "batch_size": 64, "window": 2},
     "distill": ALL | PARTS | {"share": 0.8, "share_iterations": 7, "lr_decay": 0.9},
 }  # fmt: skip
 
