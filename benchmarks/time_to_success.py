@@ -199,8 +199,8 @@ def judge(
 
     def counts(n: int) -> bool:
         if n not in rows:
-            scores, (iteration, env_steps, time_s, *_) = score(actors[n]), actors[n]
-            when = {"iteration": iteration, "env_steps": env_steps, "time_s": time_s}
+            scores, when = score(actors[n]), actors[n]._asdict()
+            del when["weights"]
             rows[n] = when | {"counts": meets(scores, conditions), "scores": scores}
         return rows[n]["counts"]
 

@@ -59,7 +59,7 @@ class Walking(Task):
     redraw: float  # s: time between two commands
     # m/s², m/s², rad/s²: how fast the velocity to follow moves to a new command; at once if empty
     acceleration: tuple[float, ...] = ()
-    share_standing: Scheduled[float]  # share of episodes whose command stays zero
+    share_standing: Scheduled[float]  # share of worlds whose command stays zero
     sigma: Scheduled[float]  # m/s, rad/s: tolerance of the tracking terms
     sigma_feet: Scheduled[float]  # m: tolerance of the height of the feet
     base_height: Scheduled[float]  # m: height of the base
@@ -111,7 +111,7 @@ class Walking(Task):
 
     def start(self, n: int, rng: Rng) -> dict[str, Tensor]:
         unit, joints, spread = rng.uniform("start", *self.unit), slice(6, -2), self.spread
-        still = (unit[:, -2] < 2 * self.share_standing - 1).float()
+        quantile = 0.5 + 0.5 * unit[:, -2]
         tilt = spread.tilt
         turned = from_euler(tilt * unit[:, 3], tilt * unit[:, 4], math.pi * unit[:, 5])
         height = self.rest[2] + spread.height * (1 + unit[:, 2:3])
@@ -120,16 +120,26 @@ class Walking(Task):
         return goal | dict(
             qpos=self.joint_columns.put(qpos, self.stance + spread.joints * unit[:, joints]),
             qvel=torch.cat([spread.speed * unit[:, :6], 0 * unit[:, joints]], 1),
-            command=self.draw_command(rng) * (1 - still)[:, None],
-            still=still,
+            command=self.next_command(quantile, rng),
+            quantile=quantile,
             mean_error=torch.zeros_like(qpos[:, :3]),
             phase=0.5 + 0.5 * unit[:, -1],
         )
 
+    # Why: docs/decisions/walking.md
+    def next_start(self, start: dict[str, Tensor], ended: State, rng: Rng) -> dict[str, Tensor]:
+        """The world keeps its quantile: no robot falls until it is told to stand."""
+        start = super().next_start(start, ended, rng)
+        command = self.next_command(ended.quantile, rng)
+        return start | dict(quantile=ended.quantile, command=command)
+
+    def next_command(self, quantile: Tensor, rng: Rng) -> Tensor:
+        """(B, 3) a command of each world: 0 where its quantile is below `share_standing`."""
+        return self.draw_command(rng) * (quantile >= self.share_standing)[:, None]
+
     def update(self, s: State, rng: Rng) -> dict[str, Tensor]:
         again = (self.steps_since_command(s) == 0)[:, None]
-        fresh = self.draw_command(rng) * (1 - s.still)[:, None]
-        command = torch.where(again, fresh, s.command)
+        command = torch.where(again, self.next_command(s.quantile, rng), s.command)
         goal = dict(goal=self.next_goal(s)) if self.acceleration else {}
         error = self.followed(s) - goal.get("goal", command)
         mean_error = torch.lerp(s.mean_error, error, self.dt / AVERAGE)

@@ -13,7 +13,8 @@ def test_a_task_has_numbers_for_a_learner():
     assert cfg.algo.settings.gamma == composed("task=quadruped")["algo"]["gamma"] != 0.99
     assert (cfg.num_envs, cfg.num_steps, cfg.iterations) == (64, 16, 700)
     assert cfg.gpu == {} and "sac" not in cfg.plain
-    assert not [key for key in cfg.curriculum or {} if key.startswith("algo.")]
+    # those of its section, none of PPO's
+    assert [*(cfg.curriculum or {})] == ["task.weights.alive", "algo.target_std"]
     words = ("task=quadruped", "algo=sac", "num_envs=32", "algo.bound=1.0", "algo.gamma=0.9")
     cfg = check_words(*words)
     assert (cfg.num_envs, cfg.algo.settings.bound, cfg.algo.settings.gamma) == (32, 1.0, 0.9)

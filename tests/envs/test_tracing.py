@@ -89,7 +89,7 @@ def test_actions_and_time_are_remembered():
         (lambda s: s.qvel[:, :3], "the term 'extra' reads 'qvel', which no robot measures"),
         (lambda s: s.velocity > 1, "the term 'extra' reads 'velocity', which no robot measures"),
         (lambda s: s.mass, "the term 'extra' reads 'mass', which is drawn at random"),
-        (lambda s: s.still[:, None], "the term 'extra' reads 'still', which is drawn at random"),
+        (lambda s: s.quantile[:, None], "the term 'extra' reads 'quantile', which is drawn at "),
         (lambda s: s.up if s.up[0, 2] > 0 else -s.up, r"Walker\.observe branches on a tensor: t"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Commands whose change is limited: `task.acceleration` of the tasks that walk."""
+"""Commands of the tasks that walk: who stands still, and `task.acceleration`."""
 
 import pytest
 import torch
@@ -54,6 +54,26 @@ def limited(worlds: int) -> tuple[Task, State]:
     """A quadruped whose commands change by LIMITS, and a state."""
     env = make_env("quadruped", worlds, acceleration=LIMITS)
     return env.task, env.current_state()
+
+
+def test_no_robot_falls_until_it_may_stand():
+    """Who stands still is drawn once: a fall or a time limit draws another command, not that."""
+    env = make_env("quadruped", 256, share_standing=0.5, redraw=0.06, episode=0.1, stagger=False)
+
+    def standing() -> torch.Tensor:
+        return (env.memory["command"] == 0).all(1)
+
+    first, command = standing(), env.memory["command"].clone()
+    assert 0.35 < first.float().mean() < 0.65
+    env.sim.qpos[:128, 2] = 0.05
+    assert env.step(torch.zeros(256, 12)).terminated.tolist() == [True] * 128 + [False] * 128
+    again = (env.memory["command"] != command).any(1)
+    assert torch.equal(again, ~first & (torch.arange(256) < 128)) and torch.equal(standing(), first)
+    for _ in range(12):
+        env.step(torch.zeros(256, 12))
+        assert torch.equal(standing(), first)
+    env.restart()  # as an evaluation does
+    assert not torch.equal(standing(), first)
 
 
 def test_a_robot_that_slows_down_still_walks():
