@@ -80,14 +80,14 @@ def spread(values: list[float], form: str) -> str:
 
 def table(results: dict[str, dict[str, Any]], target: float) -> str:
     """A Markdown table of all tasks and learners."""
-    rows = [f"| task | learner | samples to {target:g} | processor time [s] | success at the end |"]
-    rows += ["|---|---|---|---|---|"]
+    heads = f"samples to {target:g} | processor time [s] | success at the end"
+    rows = [f"| task | learner | seeds | {heads} |", "|---|---|---|---|---|---|"]
     for task, result in results.items():
         for learner, curves in result["learners"].items():
             samples, times = ([reached(x, key, target) for x in curves] for key in AXES)
             end = [x["curve"][-1]["success"] for x in curves]
-            cells = [f"`{task}`", LEARNERS[learner], spread(samples, ",.0f"), spread(times, ",.0f")]
-            rows.append(f"| {' | '.join([*cells, spread(end, '.2f')])} |")
+            cells = [f"`{task}`", LEARNERS[learner], f"{len(curves)}", spread(samples, ",.0f")]
+            rows.append(f"| {' | '.join([*cells, spread(times, ',.0f'), spread(end, '.2f')])} |")
     return "\n".join(rows) + "\n"
 
 

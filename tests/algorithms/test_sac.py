@@ -115,7 +115,7 @@ def test_one_update_is_the_formula():
     with torch.no_grad():
         then, log_prob = policy.draw(policy.actor.normalizer(last.obs), later)
         q = policy.values(policy.target, policy.critic_normalizer(last.critic), then)
-        y = paid.gain / learner.scale + paid.discount * (q.min(0).values - alpha * log_prob)
+        y = paid.gain / learner.scale + paid.discount * (q.mean(0) - alpha * log_prob)
         states = policy.critic_normalizer(first.critic)
         error = policy.values(policy.critic, states, first.action) - y
         huber = torch.where(error.abs() < 1, 0.5 * error**2, error.abs() - 0.5) * paid.valid

@@ -24,9 +24,9 @@ def test_the_table_says_who_never_came():
     assert learners.reached(one["ppo"][0], "env_steps", 0.95) == 200
     assert math.isinf(learners.reached(one["sac"][0], "env_steps", 0.95))
     ppo, sac = learners.table({"drone": {"learners": one}}, 0.95).splitlines()[2:]
-    assert ppo == "| `drone` | PPO | 200 (100 to 300) | 4 (2 to 6) | 0.96 (0.90 to 1.00) |"
+    assert ppo == "| `drone` | PPO | 3 | 200 (100 to 300) | 4 (2 to 6) | 0.96 (0.90 to 1.00) |"
     expected = "never (300 to never), 1 of 3 | never (6 to never), 1 of 3 | 0.20 (0.00 to 0.95) |"
-    assert sac == f"| `drone` | SAC | {expected}"
+    assert sac == f"| `drone` | SAC | 3 | {expected}"
     assert learners.spread([math.inf, math.inf], ",.0f") == "never"
 
 

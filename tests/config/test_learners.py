@@ -11,10 +11,11 @@ def test_a_task_has_numbers_for_a_learner():
     cfg = check_words("task=quadruped", "algo=sac")
     assert cfg.algo.name == "sac" and cfg.algo.settings.bound == 2.0
     assert cfg.algo.settings.gamma == composed("task=quadruped")["algo"]["gamma"] != 0.99
-    assert (cfg.num_envs, cfg.num_steps, cfg.iterations) == (64, 16, 700)
+    assert (cfg.num_envs, cfg.num_steps, cfg.iterations) == (64, 16, 500)
     assert cfg.gpu == {} and "sac" not in cfg.plain
     # those of its section, none of PPO's
-    assert [*(cfg.curriculum or {})] == ["task.weights.alive", "algo.target_std"]
+    own = ["task.weights.alive", "algo.target_std", "algo.learning_rate"]
+    assert [*(cfg.curriculum or {})] == own
     words = ("task=quadruped", "algo=sac", "num_envs=32", "algo.bound=1.0", "algo.gamma=0.9")
     cfg = check_words(*words)
     assert (cfg.num_envs, cfg.algo.settings.bound, cfg.algo.settings.gamma) == (32, 1.0, 0.9)

@@ -9,7 +9,7 @@ from gpusim_rl.doctor.living import FREE, HELD, LED, earned, living
 from gpusim_rl.envs.env import Env
 from tests.worlds import make_env, numbers
 
-WALKERS = ("quadruped", "humanoid")  # on rough ground a fall is about as good, and it is named
+WALKERS = "quadruped", "humanoid", pytest.param("quadruped_rough", marks=pytest.mark.slow)
 
 
 def worlds(name: str, weights: dict[str, float] | None = None, n: int = 96) -> Env:

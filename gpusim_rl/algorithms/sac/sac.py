@@ -44,7 +44,7 @@ class SAC:
     For a window of n steps from s to s', with G their discounted rewards (arXiv:1812.05905,
     equations 3, 7 and 18, with n steps as in arXiv:1602.01783):
 
-        y = G + γⁿ (min Q'(s', a') - α log π(a'|s')),  a' ~ π(s')
+        y = G + γⁿ (mean Q'(s', a') - α log π(a'|s')),  a' ~ π(s')
         critics: Huber(Q(s, a) - y);  actor: α log π(a|s) - mean Q(s, a)
         temperature: -α (log π(a|s) + target entropy)
 
@@ -219,7 +219,7 @@ class SAC:
             batch = self.choose_batch(ring, unit)
             draw, paid = batch.draw, batch.paid
             action, log_prob = policy.draw(self.features(batch.then), later)
-            value = policy.values(policy.target, batch.after, action).min(0).values
+            value = policy.values(policy.target, batch.after, action).mean(0)
             value = value - self.log_alpha.exp() * log_prob
             target = paid.gain / self.scale + paid.discount * value
         taken = policy.values(policy.critic, batch.critic, batch.action / policy.bound)
