@@ -196,12 +196,11 @@ def build(
             cfg = apply_ranges(apply_recipe(cfg, keys), keys)
             if algo != ALGO and isinstance(entries := cfg["curriculum"], dict):  # as above
                 own_plan = (cfg.get(base or algo) or {}).get("curriculum") or {}
-                left = {
+                cfg["curriculum"] = {
                     key: x
                     for key, x in entries.items()
                     if key in own_plan or not is_below(key, kept if base == ALGO else ("algo",))
-                }
-                cfg["curriculum"] = left or None
+                } or None
             if plans:  # it joins that of the task and of the recipe
                 cfg["curriculum"] = (cfg["curriculum"] or {}) | (plan["curriculum"] or {})
             return {key: x for key, x in cfg.items() if key not in user_files.our_names("algo")}

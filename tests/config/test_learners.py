@@ -16,6 +16,8 @@ def test_a_task_has_numbers_for_a_learner():
     # those of its section, none of PPO's
     own = ["task.weights.alive", "algo.target_std", "algo.learning_rate"]
     assert [*(cfg.curriculum or {})] == own
+    fixed = check_words("task=quadruped", "algo=sac", "algo.target_std=0.1")
+    assert [*(fixed.curriculum or {})] == [own[0], own[2]]
     words = ("task=quadruped", "algo=sac", "num_envs=32", "algo.bound=1.0", "algo.gamma=0.9")
     cfg = check_words(*words)
     assert (cfg.num_envs, cfg.algo.settings.bound, cfg.algo.settings.gamma) == (32, 1.0, 0.9)
