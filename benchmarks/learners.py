@@ -3,13 +3,13 @@
     python -m benchmarks.learners [TASK …] [folder=docs/benchmarks/learners] [seeds=[1,2,3,4,5]]
 
 Trains each task with each learner and seed, each time in a process of its own, on one thread and
-with the numbers of conf/. Fifteen actors of a training, evenly spread, are judged after it as its
-final evaluation does it: `success` is the share of episodes, times that of constant commands.
+with the numbers of conf/. About fifteen actors of a training, evenly spread, are judged after it as
+its final evaluation does it: `success` is the share of episodes, times that of constant commands.
 
-FOLDER gets TASK.json after each training. Those that are there already, of the same commit's
-conf/ or not, are not trained again: delete the file for that. At the end curves.svg and table.md
-show all tasks of the folder: the median of the seeds, in a band from the least to the greatest. The
-median of all seeds that there could be lies in the band of five in 15 cases of 16.
+FOLDER gets TASK.json after each training. A training that stands there is not done again: delete
+the file for that. At the end curves.svg and table.md show all tasks of the folder: the median of
+the seeds, in a band from the least to the greatest. The median of all seeds that there could be
+lies in the band of five in 15 cases of 16.
 
 Other keys:
 
@@ -34,7 +34,7 @@ from benchmarks import program, time_to_success
 from gpusim_rl.config import compose
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import write_whole
-from gpusim_rl.core.provenance import processor, versions
+from gpusim_rl.core.provenance import processor
 from gpusim_rl.report.curves import COLORS, STYLE
 
 LEARNERS = {"ppo": "PPO", "sac": "SAC"}
@@ -59,7 +59,8 @@ def train(task: str, learner: str, seed: int, own: SimpleNamespace) -> Curve:
         for row in result["actors"]
     ]
     scores = result["actors"][-1]["scores"]
-    return {"seed": seed, "curve": rows, "scores": scores, "failed": result["failed"]}
+    made = {"seed": seed, "curve": rows, "scores": scores, "failed": result["failed"]}
+    return made | {"versions": result["versions"]}
 
 
 def reached(curve: Curve, key: str, target: float) -> float:
@@ -86,7 +87,9 @@ def table(results: dict[str, dict[str, Any]], target: float) -> str:
         for learner, curves in result["learners"].items():
             samples, times = ([reached(x, key, target) for x in curves] for key in AXES)
             end = [x["curve"][-1]["success"] for x in curves]
-            cells = [f"`{task}`", LEARNERS[learner], f"{len(curves)}", spread(samples, ",.0f")]
+            failed = sum(bool(x["failed"]) for x in curves)
+            seeds = f"{len(curves)}" + (f", {failed} failed" if failed else "")
+            cells = [f"`{task}`", LEARNERS[learner], seeds, spread(samples, ",.0f")]
             rows.append(f"| {' | '.join([*cells, spread(times, ',.0f'), spread(end, '.2f')])} |")
     return "\n".join(rows) + "\n"
 
@@ -105,7 +108,7 @@ def picture(results: dict[str, dict[str, Any]], file: Path) -> None:
                 panel = panels[line, column]
                 panel.set(xlabel=label, xscale="log", ylim=(-0.03, 1.03))
                 for n, (learner, curves) in enumerate(result["learners"].items()):
-                    # the actors of a training have the same number of iterations for every seed
+                    # every seed's actors are of the same iterations, fewer where it failed
                     shape = min(len(x["curve"]) for x in curves)
                     rows = [x["curve"][:shape] for x in curves]
                     x = np.median([[row[key] for row in curve] for curve in rows], 0)
@@ -127,11 +130,18 @@ def read(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def measure(task: str, file: Path, own: SimpleNamespace) -> None:
-    """Train a task with all learners and seeds that its file lacks; write it after each."""
-    result = json.loads(file.read_text()) if file.exists() else {"task": task, "learners": {}}
-    command = f"python -m benchmarks.learners {task} seeds={json.dumps(own.seeds)}"
-    command += f" points={own.points} target={own.target:g} episodes={own.episodes}"
-    result |= {"command": command, "machine": {"cpu": processor()}, "versions": versions()}
+    """Train a task with all learners and seeds that its file lacks; write it after each.
+
+    ValueError if the file was made with other points or episodes.
+    """
+    settings = {"points": own.points, "episodes": own.episodes}
+    result = {"task": task, "machine": {"cpu": processor()}} | settings | {"learners": {}}
+    if file.exists():
+        result = json.loads(file.read_text())
+        for key, value in settings.items():
+            if result[key] != value:
+                raise ValueError(f"{file} was made with {key}={result[key]}, not {value}")
+    result["command"] = f"python -m benchmarks.learners {task} seeds={json.dumps(own.seeds)}"
     for seed in own.seeds:
         for learner in LEARNERS:
             curves = result["learners"].setdefault(learner, [])

@@ -191,16 +191,8 @@ def build(
             if algo != ALGO:
                 of_algo = [x for x in overrides if is_below(x.lstrip("+").split("=")[0], ("algo",))]
                 own = compose_words(name, [*of_algo, "~task"])["algo"]
-                base, kept = own_numbers(overrides)
-                cfg = for_algorithm(cfg, own, keys, base, kept)
+                cfg = for_algorithm(cfg, own, keys, *own_numbers(overrides))
             cfg = apply_ranges(apply_recipe(cfg, keys), keys)
-            if algo != ALGO and isinstance(entries := cfg["curriculum"], dict):  # as above
-                own_plan = (cfg.get(base or algo) or {}).get("curriculum") or {}
-                cfg["curriculum"] = {
-                    key: x
-                    for key, x in entries.items()
-                    if key in own_plan or not is_below(key, kept if base == ALGO else ("algo",))
-                } or None
             if plans:  # it joins that of the task and of the recipe
                 cfg["curriculum"] = (cfg["curriculum"] or {}) | (plan["curriculum"] or {})
             return {key: x for key, x in cfg.items() if key not in user_files.our_names("algo")}
@@ -237,6 +229,7 @@ def for_algorithm(
     An algorithm of ours takes the discount of the task, or the numbers of `FROM_TASK`, and those of
     the section that has its name. That section may have what `gpu` may; ValueError if it has more.
     So does one of the user's whose file begins with its numbers, but for those that it has itself.
+    Of PPO's numbers no schedule is left.
 
     own: the section `algo`, with the algorithm's numbers alone; keys: those of the command line,
     which stay as they are; base, kept: as `own_numbers` has them.
@@ -247,7 +240,10 @@ def for_algorithm(
     takes = [x for x in (FROM_TASK.get(base, ("gamma",)) if ours else own) if x in own]
     takes = [x for x in takes if not is_below(f"algo.{x}", kept)]
     cfg["algo"] = own | {x: cfg["algo"][x] for x in takes}
-    lost = (*KEYS, "gpu") if ours else kept
+    scheduled = kept if base == ALGO else ("algo",)  # numbers of PPO that schedules change
+    if isinstance(cfg["curriculum"], dict):
+        cfg["curriculum"] = without(cfg["curriculum"], scheduled) or None
+    lost = (*KEYS, "gpu") if ours else (*kept, *(f"curriculum.{key}" for key in scheduled))
     for tree, name in ((cfg, "gpu"), *((cfg["recipe"], name) for name in cfg["recipe"])):
         if isinstance(tree[name], dict):  # what it is else is said later
             tree[name] = without(tree[name], lost)

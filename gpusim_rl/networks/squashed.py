@@ -19,7 +19,7 @@ from gpusim_rl.networks.normalizer import Normalizer
 from gpusim_rl.networks.policy import Actor, Memory, SampleInParts, Views, act
 from gpusim_rl.networks.symmetric import EvenOddSplit
 
-CRITICS = 2  # the mean of two is less noisy than one; their least value is too low for legs
+CRITICS = 2  # targets take their mean: with the least value legs learn later (the log)
 LOG_STD = -5.0, 1.0  # least and largest logarithm of a deviation, before the action is squashed
 LAST_GAIN = 0.01  # of all networks: their first outputs are small
 

@@ -128,7 +128,7 @@ class Walking(Task):
 
     # Why: docs/decisions/walking.md
     def next_start(self, start: dict[str, Tensor], ended: State, rng: Rng) -> dict[str, Tensor]:
-        """The world keeps its quantile: no robot falls until it is told to stand."""
+        """A world keeps its quantile, so that a fall does not change whether it stands."""
         start = super().next_start(start, ended, rng)
         command = self.next_command(ended.quantile, rng)
         return start | dict(quantile=ended.quantile, command=command)

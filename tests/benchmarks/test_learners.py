@@ -48,5 +48,7 @@ def test_two_learners(tmp_path, monkeypatch):
     both = json.loads((tmp_path / "cartpole.json").read_text())["learners"]
     assert [made["seed"] for made in both["sac"]] == [1, 2]
     assert both["sac"][0] == first["learners"]["sac"][0]
+    with pytest.raises(SystemExit):
+        learners.main([*words[:2], "points=4", "episodes=4"])
     assert b"cartpole" in (tmp_path / "curves.svg").read_bytes()
     assert (tmp_path / "table.md").read_text().count("`cartpole`") == 2

@@ -56,7 +56,7 @@ def limited(worlds: int) -> tuple[Task, State]:
     return env.task, env.current_state()
 
 
-def test_no_robot_falls_until_it_may_stand():
+def test_a_fall_does_not_change_who_stands():
     """Who stands still is drawn once: a fall or a time limit draws another command, not that."""
     env = make_env("quadruped", 256, share_standing=0.5, redraw=0.06, episode=0.1, stagger=False)
 
