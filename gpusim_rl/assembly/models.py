@@ -13,7 +13,8 @@ import mujoco
 
 from gpusim_rl.config import compose, robot_size, validate
 from gpusim_rl.config.nested_dict import flatten
-from gpusim_rl.config.sections import Config, TaskSection, our_file_keys
+from gpusim_rl.config.run_files import find_task_file
+from gpusim_rl.config.sections import Config, TaskSection, file_keys
 from gpusim_rl.core.file_keys import FileKey, Given
 from gpusim_rl.core.files import MAX_MODEL, read_whole, write_whole
 from gpusim_rl.core.paths import ASSETS
@@ -59,7 +60,7 @@ def keep_files(
         own: the keys of a learner of the user's own.
     """
     values, copies = flatten(cfg.plain), dict[str, str]()
-    for file in (*our_file_keys(), *own):
+    for file in (*file_keys(cfg.plain), *own):
         name = values.get(file.key)
         if name is None or file.how == "hash":
             continue
@@ -67,6 +68,8 @@ def keep_files(
             source = find_mjcf(find_own_mjcf(name, cfg.task_code))
         else:
             source = find_robot_file(name) if file.is_model else Path(name)
+            if file.key.startswith("task."):
+                source = find_task_file(file.key, name)
         if file.is_model and source.parent == ASSETS:
             continue
         copies[file.key] = str(copy := folder / file.place(name))
