@@ -1,10 +1,9 @@
 """The clips of task=imitate, made by inverse kinematics: `python -m benchmarks.clips`.
 
-`trot.npz` has 8 s: the quadruped stands, trots at 0.6 m/s, turns at 0.8 rad/s on the spot, sits, and
-stands. `hop.npz` has 4 s with two hops, of which each is a third of a second in the air.
+`trot.npz` has 8 s: the quadruped stands, trots at 0.6 m/s, turns at 0.8 rad/s on the spot, sits,
+and stands. `hop.npz` has 4 s with two hops, of which each is a third of a second in the air.
 """
 
-from pathlib import Path
 from typing import NamedTuple
 
 import mujoco

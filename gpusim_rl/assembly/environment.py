@@ -13,8 +13,7 @@ import torch
 
 from gpusim_rl.assembly.models import model_must_fit
 from gpusim_rl.config import robot_size, validate
-from gpusim_rl.config.run_files import find_task_file
-from gpusim_rl.config.sections import Config, RobotSection, task_file_keys
+from gpusim_rl.config.sections import Config, RobotSection
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.memory import check_free
@@ -44,9 +43,6 @@ def make_task(cfg: Config, device: str) -> Task:
     numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in cfg.task.numbers.items()}
     kind = load_task(name, code)
     numbers["mjcf"] = find_own_mjcf(cfg.task.numbers["mjcf"], code)
-    for file in task_file_keys(cfg.plain):
-        name_of_key = file.key.removeprefix("task.")
-        numbers[name_of_key] = str(find_task_file(file.key, numbers[name_of_key]))
     numbers |= robot_arguments(kind, cfg.robot) | terrain_arguments(kind, cfg.terrain, name)
     numbers |= {"actuator": cfg.robot.actuator, "device": device}
     return make(kind, numbers, "task", f"task/{name}")

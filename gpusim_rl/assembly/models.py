@@ -13,11 +13,10 @@ import mujoco
 
 from gpusim_rl.config import compose, robot_size, validate
 from gpusim_rl.config.nested_dict import flatten
-from gpusim_rl.config.run_files import find_task_file
 from gpusim_rl.config.sections import Config, TaskSection, file_keys
 from gpusim_rl.core.file_keys import FileKey, Given
 from gpusim_rl.core.files import MAX_MODEL, read_whole, write_whole
-from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.core.paths import ASSETS, find_data
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.robots.model_files import copy_model
@@ -66,10 +65,10 @@ def keep_files(
             continue
         if file.key == "task.mjcf":
             source = find_mjcf(find_own_mjcf(name, cfg.task_code))
+        elif file.key.startswith("task."):
+            source = find_data(file.key, name)
         else:
             source = find_robot_file(name) if file.is_model else Path(name)
-            if file.key.startswith("task."):
-                source = find_task_file(file.key, name)
         if file.is_model and source.parent == ASSETS:
             continue
         copies[file.key] = str(copy := folder / file.place(name))

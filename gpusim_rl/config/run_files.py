@@ -9,7 +9,7 @@ from gpusim_rl.config.nested_dict import flatten, set_key
 from gpusim_rl.config.sections import file_keys
 from gpusim_rl.core.file_keys import FileKey
 from gpusim_rl.core.files import Plain, digest, read_text
-from gpusim_rl.core.paths import ASSETS, find_asset, folders
+from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.robots.model_files import check_confined, is_copy
 
 MAX_MODEL = 1 << 26  # bytes of an MJCF file
@@ -82,19 +82,3 @@ def check_file(key: str, name: object) -> Path:
     if not Path(name).is_file():
         raise FileNotFoundError(f"{key}={name}: no such file")
     return Path(name)
-
-
-def find_task_file(key: str, name: object) -> Path:
-    """The file that a key of a task names: one of `tasks/assets` by its bare name, or a path.
-
-    ValueError or FileNotFoundError, with the choices, if it names none.
-    """
-    if isinstance(name, str) and (asset := find_asset(name)):
-        return asset
-    try:
-        return check_file(key, name)
-    except FileNotFoundError as error:
-        kind = f"*{Path(str(name)).suffix or '.npz'}"
-        files = [file.name for folder in folders("tasks") for file in folder.glob(f"assets/{kind}")]
-        choices = ", ".join(sorted({*files})) or "none"
-        raise FileNotFoundError(f"{error}, here or among {choices}") from None

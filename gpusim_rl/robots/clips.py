@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,20 +39,22 @@ class Clip(NamedTuple):
 def read_clip(path: Path) -> Clip:
     """The clip of a `.npz` file; ValueError or OSError in one line if it is none."""
     try:
-        arrays = read_arrays(path)
-        if missing := [name for name in REQUIRED if name not in arrays]:
-            raise ValueError(f"it lacks {', '.join(missing)}; it has {', '.join(arrays)}")
-        names = tuple(text_array("joint_names", arrays["joint_names"]))
-        numbers = {x: number_array(x, arrays[x]) for x in ("fps", *REQUIRED[2:])}
-        fps = numbers.pop("fps")
-        if fps.size != 1:
-            raise ValueError(f"fps has shape {fps.shape}, expected one number")
-        licence = " ".join(text_array("licence", arrays.get("licence", np.array(""))))
-        clip = Clip(fps=float(fps.item()), joint_names=names, licence=licence, **numbers)
-        check_clip(clip)
-        return clip
+        return clip_of(read_arrays(path))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def clip_of(arrays: Mapping[str, Array]) -> Clip:
+    """The clip of arrays by name; ValueError if they are none."""
+    if missing := [name for name in REQUIRED if name not in arrays]:
+        raise ValueError(f"it lacks {', '.join(missing)}; it has {', '.join(arrays) or 'nothing'}")
+    fps = number_array("fps", arrays["fps"])
+    if fps.size != 1:
+        raise ValueError(f"fps has shape {fps.shape}, expected one number")
+    names = tuple(text_array("joint_names", arrays["joint_names"]))
+    licence = " ".join(text_array("licence", arrays.get("licence", np.array(""))))
+    numbers = {name: number_array(name, arrays[name]) for name in REQUIRED[2:]}
+    return checked(Clip(fps=float(fps.item()), joint_names=names, licence=licence, **numbers))
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
@@ -87,8 +90,8 @@ def number_array(name: str, x: Array) -> Array:
     return x.astype(np.float64)
 
 
-def check_clip(clip: Clip) -> None:
-    """ValueError for the first thing that no clip may have."""
+def checked(clip: Clip) -> Clip:
+    """The clip; ValueError for the first thing that no clip may have."""
     frames, names = len(clip.base_pos), clip.joint_names
     shapes = dict(base_pos=(frames, 3), base_quat=(frames, 4), joint_pos=(frames, len(names)))
     for name, shape in shapes.items():
@@ -107,6 +110,7 @@ def check_clip(clip: Clip) -> None:
         raise ValueError(f"base_quat of frame {i} has the norm {1 + off[i]:.3g}, expected 1")
     if (far := np.abs(clip.base_pos).max()) > FURTHEST:
         raise ValueError(f"base_pos is {far:.3g} m from the origin, expected {FURTHEST:g} at most")
+    return clip
 
 
 def joint_angles(clip: Clip, m: mujoco.MjModel) -> Array:
@@ -140,8 +144,13 @@ def within(x: Array, low: float, high: float) -> bool:
 
 def write_clip(path: Path, clip: Clip) -> None:
     """Write a clip as a `.npz` file with float32 numbers, whole or not at all."""
-    data = io.BytesIO()
     arrays = {name: getattr(clip, name).astype(np.float32) for name in REQUIRED[2:]}
     texts = dict(joint_names=np.array(clip.joint_names), licence=np.array(clip.licence))
-    np.savez_compressed(data, fps=np.array(clip.fps), **texts, **arrays)
-    write_whole(path, data.getvalue())
+    write_whole(path, packed(dict(fps=np.array(clip.fps)) | texts | arrays))
+
+
+def packed(arrays: Mapping[str, Array]) -> bytes:
+    """The bytes of a `.npz` file."""
+    data = io.BytesIO()
+    np.savez_compressed(data, **arrays)  # type: ignore[arg-type]
+    return data.getvalue()

@@ -4,7 +4,6 @@ The actor observes what a robot measures, and the clip's next frame.
 """
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from gpusim_rl.core.maths import conjugate, gauss, log, product, squared, unrotate, wrap, yaw
 from gpusim_rl.core.maths import yaw_frame as level
+from gpusim_rl.core.paths import find_data
 from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE, SHARE
 from gpusim_rl.envs.declarations import Scheduled
 from gpusim_rl.envs.task import Task
@@ -101,7 +101,7 @@ class Imitate(Task):
         if not self.base or self.base.joint:
             raise ValueError("task.mjcf: the first joint of a robot that imitates is its free base")
         self.torques = torque_sensors(self.mjm)
-        clip = read_clip(Path(self.clip_file))
+        clip = read_clip(find_data("task.clip_file", self.clip_file))
         try:
             angles = torch.from_numpy(joint_angles(clip, self.mjm))
         except ValueError as error:
@@ -109,6 +109,9 @@ class Imitate(Task):
         frames = frames_of(clip, angles, self.dt)
         self.frames = Frames(*[self.tensor(x) for x in frames])
         self.last = len(frames.joints) - 1
+        # s: a servo's damping over its stiffness, by which it would lag behind a moving target
+        lag = -self.nominal("actuator_biasprm")[:, 2] / self.nominal("actuator_gainprm")[:, 0]
+        self.targets = self.frames.joints + lag * self.frames.speeds
         key = self.nominal("key_qpos")[0]
         self.rest, self.stance = key, key[self.joint_columns.qpos]
         bound = [1.0] * (self.mjm.nu + 9)
@@ -124,8 +127,8 @@ class Imitate(Task):
         return dict(heading=lambda s: yaw(s.qpos[:, 3:7])[:, None])
 
     def at(self, frames, frame):
-        """(B, …) rows of a table (T, …) at the frames (B,), at most the last."""
-        return frames[frame.clamp(max=self.last).long()]
+        """(B, …) rows of a table (T, …) at the frames (B,), of those after the last that one."""
+        return frames[frame.long().clamp(0, self.last)]
 
     def start(self, n, rng):
         unit = rng.uniform("start", *self.unit)
@@ -157,12 +160,10 @@ class Imitate(Task):
 
     def evaluation(self):
         """From the first frame to the last."""
-        return replace(
-            super().evaluation(), anywhere=0.0, retry=0.0, episode=self.last * self.dt
-        )
+        return replace(super().evaluation(), anywhere=0.0, retry=0.0, episode=self.last * self.dt)
 
     def control(self, s):
-        return self.at(self.frames.joints, s.frame + 1) + self.action_scale * s.action
+        return self.at(self.targets, s.frame + 1) + self.action_scale * s.action
 
     def update(self, s, rng):
         return dict(frame=(s.frame + 1).clamp(max=self.last))
