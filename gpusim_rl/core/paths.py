@@ -111,6 +111,6 @@ def find_data(key: str, name: str) -> Path:
     file = find_asset(name) or Path(name)
     if not file.is_file():
         found = [x.name for y in folders("tasks") for x in y.glob(f"assets/*{file.suffix}")]
-        choices = ", ".join(sorted({*found}))
+        choices = ", ".join(sorted({*found})) or "ours"
         raise FileNotFoundError(f"{key}={name}: no such file, here or among {choices}")
     return file

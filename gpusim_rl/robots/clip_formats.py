@@ -47,9 +47,9 @@ def read_any(path: Path, m: mujoco.MjModel, fps: float) -> Clip:
 
 
 def write_any(path: Path, clip: Clip, m: mujoco.MjModel) -> None:
-    """Write a clip as the name of the file says. m: the robot, for the poses of its bodies."""
+    """Write a clip as the name of the file says. m: the robot, whose joints it has."""
     if path.suffix == ".csv":
-        write_whole(path, as_csv(clip, joint_names(m)).encode())
+        write_whole(path, as_csv(positions(clip, m)).encode())
     elif path.name.endswith((".mjlab.npz", ".holosoma.npz")):
         arrays = as_arrays(clip, m, whole=path.name.endswith(".holosoma.npz"))
         write_whole(path, packed(arrays))
@@ -61,6 +61,26 @@ def joint_names(m: mujoco.MjModel) -> tuple[str, ...]:
     """The joints of a robot but its free one, in the order of qpos."""
     free = mujoco.mjtJoint.mjJNT_FREE
     return tuple(m.joint(i).name for i in range(m.njnt) if m.jnt_type[i] != free)
+
+
+def positions(clip: Clip, m: mujoco.MjModel) -> Array:
+    """(T, nq) the frames as positions of a model; ValueError if its joints are others."""
+    names = joint_names(m)
+    if {*names} != {*clip.joint_names}:
+        odd = sorted({*names} ^ {*clip.joint_names})[0]
+        who = "the clip" if odd in names else "the robot"
+        raise ValueError(f"{who} has no joint {odd!r}: the robot has {', '.join(names)}")
+    joints = clip.joint_pos[:, [clip.joint_names.index(name) for name in names]]
+    return np.column_stack([clip.base_pos, clip.base_quat, joints])
+
+
+def velocities(clip: Clip, m: mujoco.MjModel, qpos: Array) -> Array:
+    """(T, nv) differences of the frames [1/s]; the last frame has those of the one before."""
+    qvel = np.zeros((len(qpos), m.nv))
+    for i in range(len(qpos) - 1):
+        mujoco.mj_differentiatePos(m, qvel[i], 1 / clip.fps, qpos[i], qpos[i + 1])
+    qvel[-1] = qvel[-2]
+    return qvel
 
 
 # -- CSV: place, quaternion (x, y, z, w) and joints of a frame in a line, without a header ---------
@@ -80,10 +100,9 @@ def of_csv(text: str, names: tuple[str, ...], fps: float) -> Clip:
     return checked(Clip(fps, names, x[:, :3], x[:, [6, 3, 4, 5]], number_array("it", x[:, 7:])))
 
 
-def as_csv(clip: Clip, names: tuple[str, ...]) -> str:
-    """The CSV text of a clip, its joints in the order of names."""
-    joints = clip.joint_pos[:, [clip.joint_names.index(name) for name in names]]
-    rows = np.column_stack([clip.base_pos, clip.base_quat[:, [1, 2, 3, 0]], joints])
+def as_csv(qpos: Array) -> str:
+    """The CSV text of frames (T, 7 + n), as of `positions`."""
+    rows = qpos[:, [0, 1, 2, 4, 5, 6, 3, *range(7, qpos.shape[1])]]
     return "".join(",".join(f"{x:.{DIGITS}g}" for x in row) + "\n" for row in rows)
 
 
@@ -106,16 +125,10 @@ def of_arrays(arrays: Mapping[str, Array], names: tuple[str, ...]) -> Clip:
 def as_arrays(clip: Clip, m: mujoco.MjModel, whole: bool) -> dict[str, Array]:
     """The arrays of mjlab, or with `whole` those of holosoma.
 
-    Velocities are differences of frames, those of the last frame the ones before. The poses are of
-    the model's bodies: of mjlab without the world, so the first one is the base.
+    The poses are of the model's bodies: of mjlab without the world, so the first one is the base.
     """
-    d, names = mujoco.MjData(m), joint_names(m)
-    order = [clip.joint_names.index(name) for name in names]
-    qpos = np.column_stack([clip.base_pos, clip.base_quat, clip.joint_pos[:, order]])
-    qvel = np.zeros((len(qpos), m.nv))
-    for i in range(len(qpos) - 1):
-        mujoco.mj_differentiatePos(m, qvel[i], 1 / clip.fps, qpos[i], qpos[i + 1])
-    qvel[-1] = qvel[-2]
+    d, qpos = mujoco.MjData(m), positions(clip, m)
+    qvel = velocities(clip, m, qpos)
     first = 0 if whole else 1
     poses, turns, speeds = [], [], np.zeros((len(qpos), m.nbody, 6))
     for i, frame in enumerate(zip(qpos, qvel, strict=True)):
@@ -131,5 +144,5 @@ def as_arrays(clip: Clip, m: mujoco.MjModel, whole: bool) -> dict[str, Array]:
     if not whole:
         return arrays | dict(joint_pos=qpos[:, 7:], joint_vel=qvel[:, 6:])
     bodies = np.array([m.body(i).name for i in range(m.nbody)])
-    arrays |= dict(joint_names=np.array(names), body_names=bodies)
+    arrays |= dict(joint_names=np.array(joint_names(m)), body_names=bodies)
     return arrays | dict(joint_pos=qpos, joint_vel=qvel)
