@@ -41,8 +41,8 @@ class Frames(NamedTuple):
 class Imitate(Task):
     """Follow a clip: the angles q̂ of its joints, and the place p̂ and the rotation of its base.
 
-        r = w₁ exp(-|q - q̂|²/σ_q²) + w₂ exp(-|q̇ - q̂'|²/σ_q̇²) + w₃ exp(-|v_xy - v̂_xy|²/σ²)
-            + w₄ exp(-|ω - ω̂|²/σ²) + w₅ exp(-|u - û|²/σ_u²) + w₆ exp(-(p_z - p̂_z)²/σ_z²)
+        r = w₁ exp(-|q - q̂|²/σ_q²) + w₂ exp(-|q̇ - q̂'|²/σ_q̇²) + w₃ exp(-|v_xy - v̂_xy|²/σ_v²)
+            + w₄ exp(-|ω - ω̂|²/σ_ω²) + w₅ exp(-|u - û|²/σ_u²) + w₆ exp(-(p_z - p̂_z)²/σ_z²)
             + w₇ exp(-ψ²/σ_ψ²) + w₈ exp(-ψ²/(k σ_ψ)²)
             + w₉ exp(-d²/σ_p²) + w₁₀ exp(-d²/(k σ_p)²) - w₁₁ |a - a'|² - w₁₂ Σ|τ q̇|
 
@@ -75,7 +75,8 @@ class Imitate(Task):
 
     takes_robot: ClassVar = "quadruped"
     ranges: ClassVar = dict(action_scale=POSITIVE, anywhere=SHARE, retry=CHANCE, back=AT_LEAST_0)
-    ranges |= dict(sigma_joints=POSITIVE, sigma_speeds=POSITIVE, sigma=POSITIVE, sigma_up=POSITIVE)
+    ranges |= dict(sigma_joints=POSITIVE, sigma_speeds=POSITIVE, sigma_velocity=POSITIVE)
+    ranges |= dict(sigma_spin=POSITIVE, sigma_up=POSITIVE)
     ranges |= dict(sigma_height=POSITIVE, sigma_heading=POSITIVE, sigma_place=POSITIVE)
     ranges |= dict(far=POSITIVE, fall_height=POSITIVE, fall_tilt=POSITIVE)
     ranges |= {f"largest.{x}": POSITIVE for x in ("joints", "place", "heading")}
@@ -86,7 +87,8 @@ class Imitate(Task):
     back: float  # s: how long before a fall, at most
     sigma_joints: Scheduled[float]  # rad: of all joints together
     sigma_speeds: Scheduled[float]  # rad/s: of all joints together
-    sigma: Scheduled[float]  # m/s, rad/s: of the base's velocities
+    sigma_velocity: Scheduled[float]  # m/s
+    sigma_spin: Scheduled[float]  # rad/s
     sigma_up: Scheduled[float]
     sigma_height: Scheduled[float]  # m
     sigma_heading: Scheduled[float]  # rad
@@ -213,8 +215,8 @@ class Imitate(Task):
         return dict(
             joints=gauss(s.joint_pos - goal.joints, self.sigma_joints),
             speeds=gauss(s.joint_vel - goal.speeds, self.sigma_speeds),
-            velocity=gauss((s.velocity - goal.velocity)[:, :2], self.sigma),
-            spin=gauss(s.gyro - goal.spin, self.sigma),
+            velocity=gauss((s.velocity - goal.velocity)[:, :2], self.sigma_velocity),
+            spin=gauss(s.gyro - goal.spin, self.sigma_spin),
             up=gauss(s.up - goal.up, self.sigma_up),
             height=gauss(s.qpos[:, 2:3] - goal.place[:, 2:3], self.sigma_height),
             heading=gauss(heading, self.sigma_heading),
