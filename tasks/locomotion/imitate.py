@@ -97,6 +97,8 @@ class Imitate(Task):
     fall_height: float  # m: a base this much higher or lower than the clip's has fallen
     fall_tilt: float  # rad: so has one whose up is this far off the clip's
     largest: dict[str, float]  # of a success: `joints` [rad], `place` [m], `heading` [rad]
+    # rad that a unit of action moves each joint's target; from `action_scale` unless given
+    scale: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,6 +116,7 @@ class Imitate(Task):
         # s: a servo's damping over its stiffness, by which it would lag behind a moving target
         lag = -self.nominal("actuator_biasprm")[:, 2] / self.nominal("actuator_gainprm")[:, 0]
         self.targets = self.frames.joints + lag * self.frames.speeds
+        self.joint_scales = self.tensor(self.scale) if self.scale else self.action_scale
         key = self.nominal("key_qpos")[0]
         self.rest, self.stance = key, key[self.joint_columns.qpos]
         bound = [1.0] * (self.mjm.nu + 9)
@@ -165,7 +168,7 @@ class Imitate(Task):
         return replace(super().evaluation(), anywhere=0.0, retry=0.0, episode=self.last * self.dt)
 
     def control(self, s):
-        return self.at(self.targets, s.frame + 1) + self.action_scale * s.action
+        return self.at(self.targets, s.frame + 1) + self.joint_scales * s.action
 
     def update(self, s, rng):
         return dict(frame=(s.frame + 1).clamp(max=self.last))

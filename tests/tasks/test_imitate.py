@@ -1,6 +1,7 @@
 """Imitation: rewards by hand, starts on any frame, begins again before a fall, and whole runs."""
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +9,22 @@ import pytest
 import torch
 
 from benchmarks import clips
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.config.resume import load_config
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.core.rng import Rng
+from gpusim_rl.deploy.export_policy import export_policy
+from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.state import State
 from gpusim_rl.robots.clips import Clip, read_clip, write_clip
 from gpusim_rl.robots.models import find_mjcf
 from gpusim_rl.runs.run import Run
 from gpusim_rl.tasks.locomotion.imitate import frames_of
 from gpusim_rl.training.trainer import Trainer
+from tests import robot_files
 from tests.command_lines import TINY
 from tests.tasks.test_golden import terms_of
-from tests.worlds import check_words, make_env, make_task, refusal
+from tests.worlds import check_words, make_env, make_robot, make_task, refusal
 
 
 def states(task, frame: int, worlds: int = 1) -> State:
@@ -147,16 +153,16 @@ def test_mistakes():
     assert "no .npz file" in refusal("task=imitate", f"task.clip_file={find_mjcf('ant.xml')}")
 
 
-def train(*words: str) -> int:
-    """Train, and return the number of the clip's last frame."""
+def train(*words: str) -> Iteration:
+    """Train, and return the iteration."""
     trainer = Trainer(check_words(*words))
     trainer.train()
     trainer.close()
-    return trainer.loop.iteration.env.task.last
+    return trainer.loop.iteration
 
 
 def test_a_run_keeps_its_clip(tmp_path, monkeypatch):
-    """A run that is moved, whose clip is gone, goes on; another clip is refused in one line."""
+    """A run that is moved, whose clip is gone, goes on and exports; another clip is refused."""
     monkeypatch.chdir(tmp_path)
     clip = read_clip(ASSETS / "hop.npz")
     write_clip(Path("mine.npz"), clip)
@@ -165,10 +171,45 @@ def test_a_run_keeps_its_clip(tmp_path, monkeypatch):
     Path("mine.npz").unlink()
     Path("run").rename("moved")
     assert Run.open(Path("moved")).config["task"]["clip_file"] == "model/task.clip_file.npz"
-    assert train("resume=moved", "iterations=2") == 200
-    write_clip(Path("other.npz"), Clip(*clip[:2], clip.base_pos + 1, *clip[3:]))
+    iteration = train("resume=moved", "iterations=2")
+    assert iteration.env.task.last == 200
+    config = load_config(Run.open(Path("moved")))
+    error = export_policy(iteration, config, Path("moved"), file := Path("policy.onnx"))
+    assert error < 1e-5
+    shutil.rmtree("moved")
+    plays_the_clip(file, clip)
+    write_clip(Path("other.npz"), clip)
+    train(*words, "iterations=1", "task.clip_file=other.npz")
+    write_clip(Path("other.npz"), clip._replace(base_pos=clip.base_pos + 1))
     with pytest.raises(ValueError, match=r"cannot change: task\.clip_file .* → other\.npz$"):
-        check_words("resume=moved", "iterations=2", "task.clip_file=other.npz")
+        check_words("resume=run", "iterations=2", "task.clip_file=other.npz")
+
+
+def plays_the_clip(file: Path, clip: Clip) -> None:
+    """The file alone moves the targets about the clip's angles, whatever it is told."""
+    policy = Policy(file)
+    readings = {name: np.zeros((1, n), np.float32) for name, n in policy.needs.items()}
+    targets = np.stack([policy.act(readings).ravel() for _ in range(60)])
+    # the knees go down and up with the clip's, apart from a constant and the servos' lead
+    apart = np.corrcoef(targets[:, 2], clip.joint_pos[1:61, 2])[0, 1]
+    assert targets.shape == (60, 12) and apart > 0.8
+
+
+def test_another_robot_follows_its_own_clip(tmp_path, monkeypatch):
+    """robot.mjcf= names a quadruped, whose joints the clip has in any order."""
+    monkeypatch.chdir(tmp_path)
+    robot = robot_files.write(tmp_path, robot_files.mjcf())
+    words = ("task=imitate", *TINY, "log=none", f"robot.mjcf={robot}", "run_dir=run")
+    model = make_robot(mjcf=robot).mjm
+    order = [*reversed(robot_files.NAMES)]
+    columns = [model.joint(name).qposadr[0] for name in order]
+    pose = np.tile(model.key_qpos[0], (51, 1))
+    clip = Clip(50, tuple(order), pose[:, :3], pose[:, 3:7], pose[:, columns], "CC0-1.0")
+    write_clip(Path("stand.npz"), clip)
+    iteration = train(*words, "iterations=1", "task.clip_file=stand.npz")
+    task = iteration.env.task
+    assert torch.allclose(task.frames.joints, task.stance, atol=1e-5)
+    assert "no joint of the robot" in refusal(*words, "iterations=1", "run_dir=other")
 
 
 def test_the_actor_sees_its_heading():
