@@ -123,6 +123,7 @@ def make_film(cfg: Settings) -> None:
         command = (lambda t: fixed) if len(fixed) else moving
         frames = player.frames_of(rollout, command, several=bool(cfg["worlds"]))
         look["caption"] = Caption(rollout.model, described, command)
+        look["ghost"] = rollout.ghost
         film(rollout.model, frames, out, cfg["seconds"], rollout.show_world, **look)
         print(f"wrote {out}")
         if cfg["mode"] == "auto" and not cfg["video"]:  # there is no display

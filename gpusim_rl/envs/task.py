@@ -373,6 +373,10 @@ class Task:
         """Named numbers (B,) of one step, for `score`; their means are logged."""
         return {}
 
+    def ghost(self, s: State) -> Tensor | None:
+        """(B, nq) where the robots should be, which pictures show translucent; None: nowhere."""
+        return None
+
     def score(self, record: dict[str, Tensor]) -> Scores:
         """The numbers of an evaluation, `success` among them; None for what no episode tells.
 

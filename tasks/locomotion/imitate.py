@@ -143,18 +143,23 @@ class Imitate(Task):
     def pose(self, frame, unit):
         """First values near a frame (B,). unit (B, nu + 9) in ±1: how far they are off."""
         goal, joints = self.frames, unit[:, 9:]
-        place = self.at(goal.place, frame) + self.constant((0.0, 0.0, 0.01)) * (1 + unit[:, 2:3])
-        base = torch.cat([place, self.at(goal.turn, frame), self.rest[7:].expand_as(joints)], 1)
         velocity = torch.cat([self.at(goal.way, frame), self.at(goal.spin, frame)], 1)
         low, high = self.joint_limits
         angles = self.at(goal.joints, frame) + 0.05 * joints
-        qpos = self.joint_columns.put(base, torch.minimum(torch.maximum(angles, low), high))
+        qpos = self.posed(frame, torch.minimum(torch.maximum(angles, low), high))
+        qpos = torch.cat([qpos[:, :2], qpos[:, 2:3] + 0.01 * (1 + unit[:, 2:3]), qpos[:, 3:]], 1)
         speeds = self.at(goal.speeds, frame)
         return dict(
             qpos=qpos,
             qvel=torch.cat([velocity + 0.2 * unit[:, 3:9], speeds], 1),
             frame=frame,
         )
+
+    def posed(self, frame, angles):
+        """(B, nq) the base as at a frame (B,), the joints at angles (B, nu) [rad]."""
+        place, turn = self.at(self.frames.place, frame), self.at(self.frames.turn, frame)
+        base = torch.cat([place, turn, self.rest[7:].expand(len(place), -1)], 1)
+        return self.joint_columns.put(base, angles)
 
     def next_start(self, start, ended, rng):
         chance, back = rng.uniform("retry", *(x[:2] for x in self.unit)).unbind(1)
@@ -244,6 +249,10 @@ class Imitate(Task):
             heading=self.off_heading(s, s.frame).abs()[:, 0],
             action_rate=squared(s.action - s.previous),
         )
+
+    def ghost(self, s):
+        """The clip's frame."""
+        return self.posed(s.frame, self.at(self.frames.joints, s.frame))
 
     def score(self, record):
         return imitation_scores(record, self.largest)
