@@ -3,6 +3,7 @@
 The actor observes what a robot measures, and the clip's next frame.
 """
 
+import copy
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -117,8 +118,10 @@ class Imitate(Task):
         lag = -self.nominal("actuator_biasprm")[:, 2] / self.nominal("actuator_gainprm")[:, 0]
         self.targets = self.frames.joints + lag * self.frames.speeds
         self.joint_scales = self.tensor(self.scale) if self.scale else self.action_scale
-        key = self.nominal("key_qpos")[0]
-        self.rest, self.stance = key, key[self.joint_columns.qpos]
+        # the pose in which a robot begins, and to which its guard brings it
+        self.rest, self.stance = self.nominal("key_qpos")[0], self.frames.joints[0]
+        self.mjm = copy.copy(self.mjm)
+        self.mjm.key_qpos[0] = self.posed(self.rest.new_zeros(1), self.stance[None])[0].cpu()
         bound = [1.0] * (self.mjm.nu + 9)
         self.unit = -self.tensor(bound), self.tensor(bound)
 

@@ -18,6 +18,7 @@ from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.state import State
 from gpusim_rl.robots.clips import Clip, read_clip, write_clip
 from gpusim_rl.robots.models import find_mjcf
+from gpusim_rl.robots.servos import safe_controls
 from gpusim_rl.runs.run import Run
 from gpusim_rl.tasks.locomotion.imitate import frames_of
 from gpusim_rl.training.trainer import Trainer
@@ -220,3 +221,17 @@ def test_the_actor_sees_its_heading():
     assert not {"place", "velocity", "height"} & {*env.task.observe(s)}
     turned = env.task.observe(s.with_(heading=s.heading + 0.3))["heading"]
     assert (turned - env.task.observe(s)["heading"])[:, 0].tolist() == pytest.approx([0.3] * 4)
+
+
+def test_a_robot_begins_in_the_clips_first_pose(tmp_path):
+    """To it the guard raises the robot, and it is the model's stance; the given model stays."""
+    clip = read_clip(ASSETS / "trot.npz")
+    joints = clip.joint_pos + 0.1
+    write_clip(file := tmp_path / "high.npz", clip._replace(joint_pos=joints))
+    task = make_task("imitate", clip_file=str(file))
+    assert safe_controls(task.mjm) == pytest.approx(joints[0], abs=1e-6)
+    assert task.evaluation().stance.tolist() == task.stance.tolist()
+    assert task.mjm.key_qpos[0, :7] == pytest.approx([0, 0, 0.28, 1, 0, 0, 0], abs=1e-6)
+    model = task.mjm
+    assert make_task("imitate", mjm=model) is not None
+    assert model.key_qpos[0, 7:] == pytest.approx(joints[0], abs=1e-6)
