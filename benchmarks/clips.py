@@ -1,14 +1,19 @@
-"""The clips of task=imitate, made by inverse kinematics: `python -m benchmarks.clips`.
+"""The clips of task=imitate, made by inverse kinematics.
+
+    python -m benchmarks.clips [folder=tasks/assets]
 
 `trot.npz` has 8 s: the quadruped stands, trots at 0.6 m/s, turns at 0.8 rad/s on the spot, sits,
 and stands. `hop.npz` has 4 s with two hops, of which each is a third of a second in the air.
 """
 
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import mujoco
 import numpy as np
 
+from benchmarks import program
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.robots.clips import Clip, write_clip
 from gpusim_rl.robots.models import find_mjcf
@@ -131,8 +136,9 @@ def follow(plan: Plan, m: mujoco.MjModel) -> tuple[Clip, float]:
     return Clip(FPS, names, qpos[:, :3], qpos[:, 3:7], qpos[:, 7:], LICENCE), worst
 
 
-def main() -> None:
-    """Write each clip into tasks/assets, and print how well the feet follow."""
+def main(words: list[str]) -> None:
+    """Write each clip into folder=, and print how well the feet follow."""
+    folder = Path(program.read_keys(__doc__, words, folder=str(ASSETS)).folder)
     m = mujoco.MjModel.from_xml_path(str(find_mjcf("quadruped.xml")))
     d = mujoco.MjData(m)
     d.qpos[:] = m.key_qpos[0]
@@ -141,10 +147,10 @@ def main() -> None:
     home[:, 2] = RADIUS
     for make in (trot, hop):
         clip, worst = follow(make(home), m)
-        file = ASSETS / f"{make.__name__}.npz"
+        file = folder / f"{make.__name__}.npz"
         write_clip(file, clip)
         print(f"{file.name}: {len(clip.joint_pos)} frames, feet off by {1000 * worst:.2f} mm")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

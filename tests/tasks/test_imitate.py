@@ -132,10 +132,9 @@ def test_what_a_fall_is():
     assert task.terminated(s).tolist() == [True, True, False]
 
 
-def test_the_clips_are_those_of_the_program(tmp_path, monkeypatch, capsys):
+def test_the_clips_are_those_of_the_program(tmp_path, capsys):
     """`python -m benchmarks.clips` makes the files again, and feet follow their plans."""
-    monkeypatch.setattr(clips, "ASSETS", tmp_path)
-    clips.main()
+    clips.main([f"folder={tmp_path}"])
     assert capsys.readouterr().out.count("feet off by 0.00 mm") == 2
     for name in ("trot.npz", "hop.npz"):
         made, kept = read_clip(tmp_path / name), read_clip(ASSETS / name)
