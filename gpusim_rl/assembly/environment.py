@@ -6,6 +6,7 @@
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Sequence
+from dataclasses import fields
 from operator import attrgetter
 
 import mujoco
@@ -64,11 +65,12 @@ def robot_arguments(kind: type[Task], robot: RobotSection) -> Plain:
             raise ValueError(f"robot.{keys[0]} describes a robot: set robot.mjcf=FILE as well")
         return {}
     prepared = robot_size.load(robot.name, robot.values, kind.takes_robot)
+    taken = {field.name for field in fields(kind)}
     return dict(
         mjcf=prepared.robot.mjcf,
         mjm=compile_spec(add_boxes(prepared.spec)) if kind.takes_terrain else prepared.mjm,
         text=prepared.text,
-        **prepared.arguments,
+        **{key: x for key, x in prepared.arguments.items() if key in taken},
     )
 
 

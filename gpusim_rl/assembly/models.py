@@ -13,10 +13,10 @@ import mujoco
 
 from gpusim_rl.config import compose, robot_size, validate
 from gpusim_rl.config.nested_dict import flatten
-from gpusim_rl.config.sections import Config, TaskSection, our_file_keys
+from gpusim_rl.config.sections import Config, TaskSection, file_keys
 from gpusim_rl.core.file_keys import FileKey, Given
 from gpusim_rl.core.files import MAX_MODEL, read_whole, write_whole
-from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.core.paths import ASSETS, find_data
 from gpusim_rl.envs.load_task import load_task
 from gpusim_rl.envs.terrain.slots import add_boxes
 from gpusim_rl.robots.model_files import copy_model
@@ -59,12 +59,14 @@ def keep_files(
         own: the keys of a learner of the user's own.
     """
     values, copies = flatten(cfg.plain), dict[str, str]()
-    for file in (*our_file_keys(), *own):
+    for file in (*file_keys(cfg.plain), *own):
         name = values.get(file.key)
         if name is None or file.how == "hash":
             continue
         if file.key == "task.mjcf":
             source = find_mjcf(find_own_mjcf(name, cfg.task_code))
+        elif file.key.startswith("task."):
+            source = find_data(file.key, name)
         else:
             source = find_robot_file(name) if file.is_model else Path(name)
         if file.is_model and source.parent == ASSETS:

@@ -12,6 +12,7 @@ PARENT = os.getppid()  # before imports that take long: it may end meanwhile
 import json
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +22,7 @@ from gpusim_rl.config import compose, validate
 from gpusim_rl.config.check_words import check_task_code
 from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.files import write_whole
-from gpusim_rl.core.paths import PACKAGE, executable, install, program
+from gpusim_rl.core.paths import PACKAGE, executable, find_data, install, program
 from gpusim_rl.core.waiting import print_now
 from gpusim_rl.deploy import exported
 from gpusim_rl.envs.command_columns import fixed_command, is_number
@@ -47,9 +48,10 @@ if TYPE_CHECKING:
 
 DEMO = PACKAGE / "demo" / "quadruped.onnx"  # its folder says how it was made
 EXPORTS = ("controller", "network")
+CLIP_FPS = 30.0  # Hz: of the CSV files of GMR and LAFAN1
 REPLAY_SECONDS = 5  # of a video of repro=
 PATHS = ("run", "checkpoint", "repro", "video", "out", "judged", "report", "registry", "mcap")
-PATHS += ("card",)
+PATHS += ("card", "clip")
 WORDS = {"kind": "a kind of rough ground", "camera": "the name of a camera"}
 WORDS |= {"alias": "the name of an alias, or its file"}
 
@@ -121,6 +123,7 @@ def make_film(cfg: Settings) -> None:
         command = (lambda t: fixed) if len(fixed) else moving
         frames = player.frames_of(rollout, command, several=bool(cfg["worlds"]))
         look["caption"] = Caption(rollout.model, described, command)
+        look["ghost"] = rollout.ghost
         film(rollout.model, frames, out, cfg["seconds"], rollout.show_world, **look)
         print(f"wrote {out}")
         if cfg["mode"] == "auto" and not cfg["video"]:  # there is no display
@@ -347,6 +350,33 @@ def show_log(cfg: Settings) -> None:
         errors.exit_with_error(f"{cfg['mcap']}: {robot_log.warning(result, alarm)}", 1)
 
 
+def show_clip(cfg: Settings) -> None:
+    """mode=clip: print what a motion is like on a robot; write it to out=, and a film to video=."""
+    with errors.one_line_errors():
+        import mujoco
+
+        from gpusim_rl.robots import clip_formats, clip_report
+        from gpusim_rl.robots.models import find_mjcf, find_robot_file
+
+        given = cfg["robot"]["mjcf"]
+        robot = find_robot_file(given) if given else find_mjcf("quadruped.xml")
+        spec = mujoco.MjSpec.from_file(str(robot))
+        model, file = spec.compile(), find_data("clip", cfg["clip"])
+        clip = clip_formats.read_any(file, model, cfg["fps"] or CLIP_FPS)
+        for line in clip_report.describe(clip, spec):
+            print(errors.printable(line))
+        if cfg["out"]:
+            clip_formats.write_any(Path(cfg["out"]), clip, model)
+            print(f"wrote {errors.printable(cfg['out'])}")
+        if cfg["video"]:
+            load_backend()
+            frames = clip_formats.positions(clip, model)
+            times = ((i / clip.fps, frames[min(i, len(frames) - 1)]) for i in count())
+            look = dict(size=cfg["size"], view=cfg["camera"])
+            film(model, times, Path(cfg["video"]), clip.seconds, **look)
+            print(f"wrote {errors.printable(cfg['video'])}")
+
+
 def check_task(words: list[str]) -> None:
     """mode=check: print what is wrong with a task; exit with 1 if no training can succeed with it.
 
@@ -433,11 +463,16 @@ FILM = {"video": (".mp4", ".mov", ".mkv", ".avi", ".gif")}
 JSON, PICTURE = {"out": (".json",)}, {"report": (".png",)}
 ROBOT, LOG = {"robot.mjcf": "<MJCF or URDF file>"}, {"mcap": "FILE, the log of a robot"}
 ADOPTED = {"onnx": "NETWORK, of others", "robot.mjcf": "<MJCF file>", "out": "FILE.onnx"}
+CLIP = {"out": (".npz", ".csv")}
 GROUND, LOOK = ("kind", "level"), ("size", "camera")
 OF_RUN = ("onnx",), "mode={mode} needs run=, not onnx="
 OF_FILE = ("checkpoint",), "mode={mode} judges an exported file: not with {key}="
 OF_OTHERS = ("run", "checkpoint"), "mode={mode} takes a network of others: not with {key}="
 OF_PAGE = ("repro", "video"), "{key}= is not shown by mode={mode}"
+OF_CLIP = (
+    ("run", "onnx", "checkpoint", "repro"),
+    "mode={mode} plays a motion, no policy: not with {key}=",
+)
 OF_LOG = ("run", "checkpoint", "repro"), "mode={mode} reads the log of a robot: not with {key}="
 
 MODES = {
@@ -454,6 +489,9 @@ MODES = {
     "new-task": Mode(write_task, ("name",), check=lambda x: new_task.check_name(x["name"])),
     "web": Mode(show_page, ("worlds", *GROUND, "compare", "port"), {}, OF_PAGE, check=check_page),
     "serve": Mode(serve, ("port", "registry", "alias"), check=serve_settings.check_source),
+    "clip": Mode(
+        show_clip, ("clip", "fps", *LOOK), CLIP | FILM, OF_CLIP, {"clip": "FILE, a motion"}
+    ),
     "log": Mode(show_log, ("mcap", "alarm", *LOOK), JSON | PICTURE | FILM, OF_LOG, LOG, check_log),
 }
 # keys that not all modes take

@@ -313,8 +313,16 @@ def our_file_keys() -> tuple[FileKey, ...]:
 
 
 def file_keys(plain: Plain) -> tuple[FileKey, ...]:
-    """The keys of a configuration that name files: ours, and a run's of a learner of its own."""
-    return (*our_file_keys(), *own_file_keys(plain))
+    """The keys of a configuration that name files: ours, and a run's of a learner of its own.
+
+    So are keys of the task that end in `_file`, also of a task of the user's.
+    """
+    return (*our_file_keys(), *task_file_keys(plain), *own_file_keys(plain))
+
+
+def task_file_keys(plain: Plain) -> list[FileKey]:
+    """The keys of a task that name its data, such as `task.clip_file`."""
+    return [FileKey(f"task.{key}", "copy") for key in plain["task"] if key.endswith("_file")]
 
 
 def own_file_keys(plain: Plain) -> list[FileKey]:

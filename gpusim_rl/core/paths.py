@@ -101,3 +101,16 @@ def find_asset(name: str) -> Path | None:
         return None
     places = ([x / "assets" / name, *sorted(x.rglob(name))] for x in folders("tasks"))
     return next((file for files in places for file in files if file.is_file()), None)
+
+
+def find_data(key: str, name: str) -> Path:
+    """The file that a key of a task names: a path, or as `find_asset` by its bare name.
+
+    FileNotFoundError with the choices if there is none.
+    """
+    file = find_asset(name) or Path(name)
+    if not file.is_file():
+        found = [x.name for y in folders("tasks") for x in y.glob(f"assets/*{file.suffix}")]
+        choices = ", ".join(sorted({*found})) or "ours"
+        raise FileNotFoundError(f"{key}={name}: no such file, here or among {choices}")
+    return file

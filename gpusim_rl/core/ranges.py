@@ -110,6 +110,7 @@ PLAY = {
     "size": Range(16, 4096, whole=True, null=True),
     "port": Range(0, 65535, whole=True, null=True, single=True),
     "alarm": Range(0, above=True, null=True, single=True),
+    "fps": Range(0, 1000, above=True, null=True, single=True),
     "level": Range(0, MAX_HISTORY, whole=True, null=True, single=True),
 }
 GATE = {  # of mode=gate and mode=ab

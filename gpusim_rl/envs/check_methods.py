@@ -15,7 +15,7 @@ from gpusim_rl.core.errors import reason
 from gpusim_rl.core.record import ENDS
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs import state as state_module
-from gpusim_rl.envs.state import State
+from gpusim_rl.envs.state import MOCAP, State
 from gpusim_rl.envs.task import Task
 
 PACKAGE = str(Path(__file__).parents[1])
@@ -72,6 +72,9 @@ def check_start(task: Task, start: Any, n: int, method: str = "start") -> None:
             raise ValueError(f"{where} lacks {name!r}, expected a tensor of shape ({n}, {width})")
         meaning = f"the model's {name} for each episode"
         check_tensor(f"{where}: {name!r}", start[name], (n, width), meaning)
+    for name in MOCAP.keys() & start.keys():
+        shape = (n, task.mjm.nmocap, MOCAP[name])
+        check_tensor(f"{where}: {name!r}", start[name], shape, "of each mocap body of the model")
     for name, x in start.items():
         if not isinstance(x, Tensor) or x.ndim == 0 or len(x) != n:
             shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__

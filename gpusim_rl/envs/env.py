@@ -24,7 +24,7 @@ from gpusim_rl.envs.agents import folded, of_each, of_world, unfolded
 from gpusim_rl.envs.check_methods import check_outputs, check_start
 from gpusim_rl.envs.observation import Observer
 from gpusim_rl.envs.readings import JOINTS
-from gpusim_rl.envs.state import State
+from gpusim_rl.envs.state import MOCAP, State
 from gpusim_rl.envs.statistics import Statistics
 from gpusim_rl.envs.step import Step, StepEnd, fault_reasons, is_valid, quarantined
 from gpusim_rl.envs.task import Task, check_drive_limits, ordered_weights, reward_terms
@@ -136,6 +136,8 @@ class Env:
         sim = self.sim
         live = dict(qpos=sim.qpos, qvel=sim.qvel, ctrl=sim.ctrl, sensordata=sim.sensordata)
         live |= {"sim/force": sim.force, "sim/fault": sim.fault(), "sim/overflow": sim.overflow}
+        if self.task.mjm.nmocap:
+            live |= dict(mocap_pos=sim.mocap_pos, mocap_quat=sim.mocap_quat)
         live |= dict(action=self.action, previous=self.previous, time=self.time) | self.memory
         live |= {f"model/{name}": sim.model(name) for name in self.task.fields}
         numbers = self.rng_of_agents.rows()
@@ -167,9 +169,9 @@ class Env:
     def changed(self, rows: Rows, values: Rows, mask: Tensor | None = None) -> Rows:
         """The rows that values (B, …) by name change, in the worlds of mask (B,) bool; None: all.
 
-        A name is an entry of the memory or a model field of the Sim. "geom_friction.0" is component
-        0 of the last axis of a field. `kick` (B, nv) is added to `qvel`; `force` (B, nv) is the
-        Sim's.
+        A name is an entry of the memory, one of `MOCAP`, or a model field of the Sim.
+        "geom_friction.0" is component 0 of the last axis of a field. `kick` (B, nv) is added to
+        `qvel`; `force` (B, nv) is the Sim's.
         """
         changed: Rows = {}
         for name, value in values.items():
@@ -188,7 +190,7 @@ class Env:
 
     def _row_of(self, name: str) -> tuple[str, int | None]:
         """The row that a task means by a name, and the component of its last axis."""
-        if name in self.memory:
+        if name in self.memory or name in MOCAP:
             return name, None
         if name in ("kick", "force"):
             return {"kick": "qvel", "force": "sim/force"}[name], None
@@ -454,7 +456,7 @@ def task_memory(task: Task, start: dict[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: an entry has the name of something else that a `State` has.
     """
-    memory = {name: x.clone() for name, x in start.items() if name not in ("qpos", "qvel")}
+    memory = {name: x.clone() for name, x in start.items() if name not in ("qpos", "qvel", *MOCAP)}
     reserved = {"ctrl", "sensordata", "action", "previous", "time", "kick", "force", *JOINTS}
     taken = memory.keys() & {*reserved, *task.sensor_columns, *task.randomization.memory(0)}
     if taken:

@@ -11,6 +11,8 @@ from torch import Tensor
 from gpusim_rl.robots.servos import driven_joints
 
 ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
+# entry of a state and of `Task.start` → numbers of each mocap body; not of the task's memory
+MOCAP = {"mocap_pos": 3, "mocap_quat": 4}
 Derived = Mapping[str, Callable[["State"], Tensor]]
 
 
@@ -62,6 +64,7 @@ class State:
     - `qpos`, `qvel`, `ctrl`: MuJoCo's, in its units;
     - `joint_pos`, `joint_vel` (B, nu): of the actuated joints, in the order of ctrl [rad, m];
     - `<sensor>`: each sensor of the model by its name, (B, width);
+    - `mocap_pos` (B, m, 3) [m], `mocap_quat` (B, m, 4): of the model's m mocap bodies, if any;
     - `action` (B, n) of this control step, and `previous` of the one before;
     - `time` (B,) int64: control steps since the restart;
     - each entry of the task's memory, and each that `Task.derived` computes, by its name.

@@ -292,6 +292,7 @@ class Task:
     def start(self, n: int, rng: Rng) -> dict[str, Tensor]:
         """First states of n episodes: `qpos` (n, nq) and `qvel` (n, nv).
 
+        `mocap_pos` (n, m, 3) [m] and `mocap_quat` (n, m, 4) place the m mocap bodies of the model.
         Each further entry (n, …) is the task's memory.
         """
         raise NotImplementedError  # contract
@@ -324,7 +325,10 @@ class Task:
         return (*[self.agents] * (self.agents > 1), self.action_width)
 
     def update(self, s: State, rng: Rng) -> dict[str, Tensor]:
-        """Memory after a step. An entry `kick` (B, nv) is added to `qvel`, to push the robot."""
+        """Memory after a step. An entry `kick` (B, nv) is added to `qvel`, to push the robot.
+
+        `mocap_pos` and `mocap_quat` move mocap bodies, if `start` places them.
+        """
         return {}
 
     def control(self, s: State) -> Tensor:
@@ -368,6 +372,10 @@ class Task:
     def measure(self, s: State) -> dict[str, Tensor]:
         """Named numbers (B,) of one step, for `score`; their means are logged."""
         return {}
+
+    def ghost(self, s: State) -> Tensor | None:
+        """(B, nq) where the robots should be, which pictures show translucent; None: nowhere."""
+        return None
 
     def score(self, record: dict[str, Tensor]) -> Scores:
         """The numbers of an evaluation, `success` among them; None for what no episode tells.

@@ -2,12 +2,13 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gpusim_rl.core.dependencies import NOTHING, Result, dependencies
 from gpusim_rl.envs.readings import JOINTS
-from gpusim_rl.envs.state import State
+from gpusim_rl.envs.state import MOCAP, State
 from gpusim_rl.envs.task import Task
 
 WORLDS = 2  # that a method is run on
@@ -58,6 +59,10 @@ def sample_inputs(task: Task) -> dict[str, Tensor]:
     }
     inputs |= {"qpos": rows(m.qpos0), "qvel": rows([0.0] * m.nv)}
     inputs |= {name: rows([0.0] * m.nu) for name in (*JOINTS, "ctrl")}
+    if m.nmocap:
+        bodies = np.flatnonzero(m.body_mocapid >= 0)
+        for name, values in zip(MOCAP, (m.body_pos, m.body_quat), strict=True):
+            inputs[name] = task.tensor(values[bodies]).expand(WORLDS, -1, -1).clone()
     blank = torch.zeros(WORLDS, *task.action_shape, device=task.device)
     inputs |= {name: blank.clone() for name in ("action", "previous")}
     inputs["time"] = torch.ones(WORLDS, dtype=torch.int64, device=task.device)
@@ -71,7 +76,7 @@ def sample_inputs(task: Task) -> dict[str, Tensor]:
 def first_memory(task: Task, half: Tensor) -> dict[str, Tensor]:
     """The task's memory (B, …) at the start of an episode, for half (B,) as in `MidpointRng`."""
     start = task.begin(len(half), MidpointRng(half))  # pyright: ignore[reportArgumentType]
-    return {name: x.clone() for name, x in start.items() if name not in ("qpos", "qvel")}
+    return {name: x.clone() for name, x in start.items() if name not in ("qpos", "qvel", *MOCAP)}
 
 
 class RobotInputs(NamedTuple):

@@ -58,6 +58,8 @@ def step_tensors(sim: Sim, fields: tuple[str, ...], forced: bool) -> dict[str, T
     tensors = {"qpos": sim.qpos, "qvel": sim.qvel} | ({"force": sim.force} if forced else {})
     if isinstance(sim, ActuatedSim):
         tensors |= {f"memory/{name}": x for name, x in sim.memory.items()}
+    if sim.mocap_pos.numel():
+        tensors |= {"mocap_pos": sim.mocap_pos, "mocap_quat": sim.mocap_quat}
     return tensors | {"ctrl": sim.ctrl} | {f"model/{name}": sim.model(name) for name in fields}
 
 

@@ -8,6 +8,7 @@ Videos, the window and the web page step these. Both kinds have:
 - `command`: (n,) of the last step; None if it was the task's own.
 - `terms`, `measures`: of the first world, from the last step that was `watched`: the weighted
   reward terms [1/s], and the task's measures.
+- `ghost()`: (nq,) where the task has the first robot be, which pictures show; None if nowhere.
 - `followed`: (n,) what the robot did of the command then, in its units; None if nobody knows.
 """
 
@@ -106,6 +107,10 @@ class RunRollout:
         """(worlds, nq) a copy of the state."""
         return self.env.sim.qpos.numpy().copy()
 
+    def ghost(self) -> np.ndarray | None:
+        ghost = self.env.task.ghost(self.env.current_state())
+        return None if ghost is None else ghost[0].numpy()
+
     def show_world(self, world: int) -> None:
         """Give the model the fields and the target of a world. In place."""
         show_fields(self.model, self.env.sim, self.env.task.fields, world, self.geoms)
@@ -168,6 +173,9 @@ class FileRollout:
 
     def qpos(self) -> np.ndarray:
         return self.data.qpos.copy()[None]
+
+    def ghost(self) -> None:
+        """None: a file does not say it."""
 
     def show_world(self, world: int) -> None:
         if self.description and self.command is not None:

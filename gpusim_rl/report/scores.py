@@ -8,7 +8,8 @@ from gpusim_rl.runs.summary import Summary, word
 
 # Shares of independent episodes, which have an interval.
 PROPORTIONS = ("success", "episodes_passed", "success_upside_down", "fell", "falls")
-PROPORTIONS += ("off_velocity", "off_yaw", "off_distance", "upright", "tall", "near", "still")
+PROPORTIONS += ("off_velocity", "off_yaw", "off_distance", "off_joints", "off_base")
+PROPORTIONS += ("upright", "tall", "near", "still")
 # Share of episodes that failed → why they did.
 FAILED = {
     "fell": "the robot fell",
@@ -16,6 +17,8 @@ FAILED = {
     "off_velocity": "the error of the velocity was above the tolerance",
     "off_yaw": "the error of the yaw rate was above the tolerance",
     "off_distance": "the robot made less than 0.75 of the distance",
+    "off_joints": "the joints were too far off the clip",
+    "off_base": "the base ended too far off the clip's place or heading",
 }
 # Share of episodes that met a condition → why the others failed.
 MISSED = {
@@ -74,6 +77,12 @@ MEANINGS = {
     "reach.torque": ("", "largest torque, as a share of what the joint bears"),
     "reach.speed": ("", "largest speed, as a share of what the joint bears"),
     "jerk": ("rad/s³", "jerk of the joints, root mean square"),
+    # following a clip
+    "off_joints": ("", "share whose joints were too far off the clip"),
+    "off_base": ("", "share whose base ended too far off the clip's place or heading"),
+    "joints_rmse": ("rad", "error of the joints, root mean square"),
+    "place_error": ("m", "distance of the base from the clip's place, at the end"),
+    "heading_error": ("rad", "error of the heading, at the end"),
     # Gymnasium's tasks
     "return_std": ("", "standard deviation of the returns"),
     "steps": ("", "mean length of an episode in control steps"),

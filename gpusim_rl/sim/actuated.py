@@ -77,6 +77,7 @@ class ActuatedSim(Sim):
         self.inner, self.kind, self.capturable = inner, actuator.kind, inner.capturable
         self.qpos, self.qvel = inner.qpos, inner.qvel
         self.sensordata, self.force = inner.sensordata, inner.force
+        self.mocap_pos, self.mocap_quat = inner.mocap_pos, inner.mocap_quat
         self.ctrl, self.overflow = torch.zeros_like(inner.ctrl), torch.zeros_like(inner.overflow)
         self._fault = torch.zeros_like(self.overflow)
         self._find_joints(mjm)

@@ -29,6 +29,10 @@ class Sim(Protocol):
     sensordata: Tensor  # (B, ns)  units of each sensor
     # (B, nv)  N, N m: added to the actuators' forces until it is written again. reset: 0
     force: Tensor
+    # (B, m, 3) [m], (B, m, 4): places and rotations of the m mocap bodies, written like `ctrl`.
+    # reset: they stay
+    mocap_pos: Tensor
+    mocap_quat: Tensor
     # (B,) bool: the last step exceeded a capacity. Such worlds are in fault() too.
     overflow: Tensor
     _fault: Tensor

@@ -74,6 +74,8 @@ class Mjx(Sim):
         self.ctrl = self._state.get("ctrl", empty)
         self.sensordata = self._state.get("sensordata", empty)
         self.force = self._state["qfrc_applied"]
+        self.mocap_pos = self._state.get("mocap_pos", empty[:, None])
+        self.mocap_quat = self._state.get("mocap_quat", empty[:, None])
         self.overflow = torch.zeros(num_envs, dtype=torch.bool, device=device)
         self._fault = torch.zeros_like(self.overflow)
 
@@ -138,7 +140,8 @@ def restart(
     def world(
         fields: Arrays, state: Arrays, mask: jax.Array, qpos: jax.Array, qvel: jax.Array
     ) -> Arrays:
-        model, d = m.replace(**fields), blank.replace(qpos=qpos, qvel=qvel)
+        placed = {name: state[name] for name in ("mocap_pos", "mocap_quat") if name in state}
+        model, d = m.replace(**fields), blank.replace(qpos=qpos, qvel=qvel, **placed)
         d = mjx.sensor_pos(model, mjx.fwd_position(model, d))
         d = mjx.sensor_vel(model, mjx.fwd_velocity(model, d))
         return {name: jnp.where(mask, new, state[name]) for name, new in select(d, state).items()}

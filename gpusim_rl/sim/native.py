@@ -66,6 +66,8 @@ class Native(Sim):
         self.qvel = torch.from_numpy(self.batch.bind("qvel"))
         self.ctrl = torch.from_numpy(self.batch.bind("ctrl"))
         self.force = torch.from_numpy(self.batch.bind("qfrc_applied"))
+        self.mocap_pos = torch.from_numpy(self.batch.bind("mocap_pos"))
+        self.mocap_quat = torch.from_numpy(self.batch.bind("mocap_quat"))
         # Read-only: every call on a world refreshes it.
         self._sensors = self.batch.bind("sensordata")
         self.sensordata = torch.zeros(self._sensors.shape, dtype=self.qpos.dtype)
@@ -102,7 +104,10 @@ class Native(Sim):
         ids = np.flatnonzero(mask.numpy())
         if len(ids) == 0:
             return
+        placed = [(x.numpy(), x.numpy()[ids]) for x in (self.mocap_pos, self.mocap_quat)]
         self._call(self.batch.reset, ids, stage=0)
+        for live, before in placed:
+            live[ids] = before
         self.qpos.numpy()[ids] = qpos.numpy()[ids]
         self.qvel.numpy()[ids] = qvel.numpy()[ids]
         self._call(self.batch.forward, ids, VELOCITY)

@@ -183,6 +183,7 @@ class Warp(Sim):
         self.qpos, self.qvel = self._state["qpos"], self._state["qvel"]
         self.ctrl, self.sensordata = self._state["ctrl"], self._state["sensordata"]
         self.force = self._state["qfrc_applied"]
+        self.mocap_pos, self.mocap_quat = self._state["mocap_pos"], self._state["mocap_quat"]
         self.overflow = torch.zeros_like(self._bits, dtype=torch.bool)
         self._fault = torch.zeros_like(self.overflow)
         # whether any step so far exceeded the pool, and the rows
@@ -201,7 +202,10 @@ class Warp(Sim):
     def reset(self, mask: Tensor, qpos: Tensor, qvel: Tensor) -> None:
         rows = mask[:, None]
         restarted = mask.index_select(0, self._world)
+        placed = self.mocap_pos.clone(), self.mocap_quat.clone()
         torch.where(restarted, self._blank, self._buffer, out=self._buffer)
+        self.mocap_pos.copy_(placed[0])
+        self.mocap_quat.copy_(placed[1])
         active = self._state["eq_active"]
         if active.numel():
             torch.where(rows, self._active, active, out=active)

@@ -28,6 +28,7 @@ WALL = 1280  # pixels of each side of a film of several worlds
 # time [s], qpos (nq,) of one world or (n, nq) of n worlds
 Frames = Iterator[tuple[float, np.ndarray]]
 ShowWorld = Callable[[int], None]  # gives the model what a world has of its own
+Ghost = Callable[[], np.ndarray | None]  # qpos (nq,) of a translucent robot now, if there is one
 
 
 def film(
@@ -40,6 +41,7 @@ def film(
     size: Sequence[int] | None = None,
     view: str | None = None,
     caption: Caption | None = None,
+    ghost: Ghost = lambda: None,
 ) -> None:
     """Write a video of the frames, rendered off screen, with 25 frames per second; a .gif has half
     the size, and half as many frames. Several worlds are shown side by side.
@@ -52,6 +54,7 @@ def film(
         size: width and height in pixels, even numbers; of several worlds, of all together.
         view: as of `Camera`; of several worlds, it is `above` unless given.
         caption: writes into each picture.
+        ghost: called before each picture of one world.
 
     Raises ValueError where there is no off-screen OpenGL, or no such view.
     """
@@ -66,7 +69,7 @@ def film(
         contextlib.closing(Camera(model, height, width, view)) as camera,
         open_video(path, rate) as video,
     ):
-        images = pictures(camera, sampled(chain([first], frames), rate), show_world, caption)
+        images = pictures(camera, sampled(chain([first], frames), rate), show_world, caption, ghost)
         for _ in counted(round(seconds * rate), f"filming {path}"):
             video.append_data(next(images))
 
@@ -81,11 +84,15 @@ def sampled(frames: Frames, rate: float) -> Frames:
 
 
 def pictures(
-    camera: Camera, frames: Frames, show_world: ShowWorld | None, caption: Caption | None
+    camera: Camera,
+    frames: Frames,
+    show_world: ShowWorld | None,
+    caption: Caption | None,
+    ghost: Ghost,
 ) -> Iterator[np.ndarray]:
     """The picture of each frame, with its caption."""
     for t, qpos in frames:
-        one = wall(camera, qpos, show_world) if qpos.ndim > 1 else camera(qpos)
+        one = wall(camera, qpos, show_world) if qpos.ndim > 1 else camera(qpos, ghost())
         yield caption.write(one, t, camera.data if qpos.ndim == 1 else None) if caption else one
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from gpusim_rl.robots.free_bodies import free_base, robot_joint
 from gpusim_rl.viewer.edges import smooth_edges
+from gpusim_rl.viewer.ghost import add_ghost
 
 if TYPE_CHECKING:
     from mujoco import MjData, MjModel, MjvCamera, Renderer
@@ -184,8 +185,8 @@ class Camera:
         else:
             self.camera = names.index(view) if view in names else -1
 
-    def __call__(self, qpos: np.ndarray) -> np.ndarray:
-        """The picture (height, width, 3) uint8 of a state qpos (nq,)."""
+    def __call__(self, qpos: np.ndarray, ghost: np.ndarray | None = None) -> np.ndarray:
+        """The picture (height, width, 3) uint8 of a state qpos (nq,), and of a ghost's (nq,)."""
         import mujoco
 
         self.data.qpos[:] = qpos
@@ -194,6 +195,8 @@ class Camera:
             body = self.model.jnt_bodyid[robot_joint(self.model)]
             self.camera.lookat[:] = self.data.subtree_com[body] + self.offset
         self.update_scene(self.camera)
+        if ghost is not None:
+            add_ghost(self.renderer.scene, self.model, ghost)
         return self.render()
 
     def update_scene(self, camera: "MjvCamera | int") -> None:

@@ -18,6 +18,7 @@ from gpusim_rl.envs.command_columns import (
 from gpusim_rl.robots.free_bodies import robot_joint
 from gpusim_rl.viewer.film import Frames
 from gpusim_rl.viewer.gamepad import REST, Gamepad, between
+from gpusim_rl.viewer.ghost import add_ghost
 from gpusim_rl.viewer.offscreen import framing, load_triton, make_stage, whole
 from gpusim_rl.viewer.picture import add_arrow
 
@@ -113,6 +114,8 @@ def view(model: "MjModel", frames: Frames, keys: Keys | None = None, rollout: An
             added.ngeom = 0
             stage.add_tiles(added, data)
             draw_command(added, rollout, data)
+            if rollout and (ghost := rollout.ghost()) is not None:
+                add_ghost(added, model, ghost)
             sync(window, keys)
             time.sleep(max(0.0, begun + t - time.perf_counter()))
             while keys and keys.paused and not keys.resets and window.is_running():

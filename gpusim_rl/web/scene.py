@@ -1,6 +1,7 @@
 """A rollout on the web page: its robots, their targets and their ground."""
 
 import math
+from functools import partial
 
 import mujoco
 import numpy as np
@@ -11,6 +12,7 @@ from mjviser.conversions import group_geoms_by_visual_compat, merge_geoms
 from gpusim_rl.envs.command_columns import command_arrow
 from gpusim_rl.play.rollouts import Rollout
 from gpusim_rl.robots.free_bodies import robot_joint
+from gpusim_rl.viewer.ghost import COLOR, OPACITY
 from gpusim_rl.viewer.offscreen import VISIBLE_GROUPS, make_stage, whole
 from gpusim_rl.viewer.stage import choose_ground, colors, sky
 
@@ -53,6 +55,7 @@ class Scene:
         for body in range(model.nbody):
             geoms = [g for g in drawn if model.geom_bodyid[g] == body and g not in self.boxes]
             self.add_body(body, geoms)
+        self.ghosts = self.add_ghosts(drawn) if rollout.ghost() is not None else []
         stage = make_stage(model, self.data)
         if ground and stage.height is not None:
             level = np.array([1.0, 0.0, 0.0, 0.0])
@@ -95,6 +98,26 @@ class Scene:
                 lod="off",
             )
             self.meshes.append((body, handle))
+
+    def add_ghosts(self, drawn: list[int]) -> list[tuple[int, viser.MeshHandle]]:
+        """Add the geoms of each body that moves once more, translucent: (body, handle)."""
+        model, color = self.model, np.array(COLOR) * 255
+        bodies = [body for body in range(model.nbody) if model.body_weldid[body]]
+        geoms = {body: [g for g in drawn if model.geom_bodyid[g] == body] for body in bodies}
+        meshes = {body: merge_geoms(model, group) for body, group in geoms.items() if group}
+        add = partial(self.scene.add_mesh_simple, color=color, opacity=OPACITY, cast_shadow=False)
+        return [
+            (body, add(f"{self.root}/ghost{body}", mesh.vertices, mesh.faces))
+            for body, mesh in meshes.items()
+        ]
+
+    def draw_ghost(self) -> None:
+        """Draw where the first world's robot should be now."""
+        self.data.qpos[:] = self.rollout.ghost()
+        mujoco.mj_kinematics(self.model, self.data)
+        for body, handle in self.ghosts:
+            send(handle, "position", self.data.xpos[body] + self.places[0])
+            send(handle, "wxyz", self.data.xquat[body])
 
     def add_ground(self, name: str, place: np.ndarray, turn: np.ndarray) -> None:
         """Add endless ground at a place (3,) [m], turned by a unit quaternion (4,): the one from
@@ -141,6 +164,8 @@ class Scene:
         pos, quat = np.zeros((n, model.nbody, 3)), np.zeros((n, model.nbody, 4))
         places, turns, sizes = (np.zeros((n, len(boxes), k)) for k in (3, 4, 3))
         qpos = self.rollout.qpos()
+        if self.ghosts:
+            self.draw_ghost()
         for world in sorted(range(n), key=lambda world: world == last):
             self.rollout.show_world(world)
             data.qpos[:] = qpos[world]

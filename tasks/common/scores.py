@@ -104,3 +104,36 @@ def balance_scores(record: dict[str, Tensor], dt: float) -> dict[str, float]:
         furthest=record["x"].abs().amax().item(),
         action_rms=record["control"][-last:].mean().sqrt().item(),
     )
+
+
+def imitation_scores(record: dict[str, Tensor], largest: dict[str, float]) -> Scores:
+    """How well B robots followed a clip from its first frame to its last.
+
+    Args:
+        record: (T, B) of each measure: mean square of the errors of the `joints` [rad²], square of
+            that of the `velocity` [m²/s²], and how far the base is off the clip's `place` [m] and
+            `heading` [rad]. `action_rate`, the squared change of the action. `terminated`: it fell.
+        largest: of a success, over the whole episode `joints`, the root mean square [rad], and at
+            its end `place` [m] and `heading` [rad].
+
+    Returns:
+        `success` is the share of episodes without a fall that stay within all of these. `fell`,
+        `off_joints` and `off_base` are the shares that fail for that reason. `joints_rmse` [rad]
+        and `velocity_rmse` [m/s] are means over episodes, `place_error` [m] and `heading_error`
+        [rad] those at their ends.
+    """
+    joints, velocity = (record[x].mean(0).sqrt() for x in ("joints", "velocity"))
+    place, heading = record["place"][-1], record["heading"][-1]
+    off_base = (place > largest["place"]) | (heading > largest["heading"])
+    failed = dict(fell=record["terminated"].bool().any(0), off_joints=joints > largest["joints"])
+    failed |= dict(off_base=off_base)
+    good = ~torch.stack(list(failed.values())).any(0)
+    return dict(
+        success=good.float().mean().item(),
+        **{why: x.float().mean().item() for why, x in failed.items()},
+        joints_rmse=joints.mean().item(),
+        velocity_rmse=velocity.mean().item(),
+        place_error=place.mean().item(),
+        heading_error=heading.mean().item(),
+        action_rate=record["action_rate"].mean().item(),
+    )

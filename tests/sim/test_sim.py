@@ -238,7 +238,9 @@ def test_warp_resets_every_array():
     sim.reset(mask, *starts(1, 8))
     for name, x in state.items():
         assert torch.equal(x[~mask], written[name][~mask]), name
-        if name not in ("qpos", "qvel", "sensordata", "history"):
+        if name in ("mocap_pos", "mocap_quat"):  # a task places them before the world restarts
+            assert torch.equal(x, written[name]), name
+        elif name not in ("qpos", "qvel", "sensordata", "history"):
             assert torch.equal(x[mask], made[name][mask]), name
     assert torch.equal(sim.qpos[mask], starts(1, 8)[0].float()[mask])
 
@@ -534,3 +536,42 @@ def test_training_solver_is_close_to_converged(backend):
     off = (control_step(backend, states)[0] - expected).abs().amax(1)
     share = (off > 1e-3).double().mean()
     assert share <= 0.01
+
+
+PLATE = """
+<mujoco>
+  <option timestep="0.004" jacobian="dense" iterations="20" ls_iterations="50">
+    <flag autoreset="disable"/>
+  </option>
+  <worldbody>
+    <body name="plate" mocap="true" pos="0 0 0.5"><geom type="box" size="0.2 0.2 0.05"/></body>
+    <body name="mark" mocap="true" pos="1 0 0"/>
+    <body pos="0 0 0.65"><freejoint/><geom type="sphere" size="0.1" mass="1"/></body>
+  </worldbody>
+  <sensor><framepos objtype="xbody" objname="plate"/></sensor>
+</mujoco>
+"""
+
+
+def test_mocap_bodies_are_placed(backend):
+    """They stand where they are written, in one world alone, carry what lies on them, and stay
+    there when a world restarts, whose sensors know it at once."""
+    m = mujoco.MjModel.from_xml_string(PLATE)
+    sim = make_sim(backend, m, 3)
+    assert sim.mocap_pos.shape == (3, 2, 3) and sim.mocap_quat.shape == (3, 2, 4)
+    raised = torch.tensor([0.0, 0.0, 0.6]).to(sim.mocap_pos)
+    for _ in range(50):  # by 0.1 m in 0.2 s
+        sim.mocap_pos[1, 0] += (raised - sim.mocap_pos[1, 0]) / 10
+        sim.step(1)
+    assert sim.qpos[1, 2] > 0.72 > 0.66 > sim.qpos[0, 2]
+    torch.testing.assert_close(sim.sensordata[1].float(), raised.float(), atol=2e-3, rtol=0)
+    mask = torch.tensor([False, True, True])
+    sim.mocap_pos[2, 0] = torch.tensor([0.0, 0.3, 0.5]).to(sim.mocap_pos)
+    before = sim.mocap_pos.clone()
+    qpos = torch.tensor(m.qpos0, dtype=torch.float32).expand(3, -1)
+    sim.reset(mask, qpos, torch.zeros(3, m.nv))
+    assert torch.equal(sim.mocap_pos, before) and not sim.fault().any()
+    torch.testing.assert_close(sim.sensordata[1:], sim.mocap_pos[1:, 0], check_dtype=False)
+    state, other = copies(sim.tensors()), make_sim(backend, m, 3)
+    other.load(state)
+    assert torch.equal(other.mocap_pos, before)

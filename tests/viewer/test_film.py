@@ -1,5 +1,6 @@
 """Films: what is written into the pictures, their size and their camera."""
 
+import contextlib
 import gc
 
 import mujoco
@@ -9,6 +10,7 @@ from PIL import Image
 
 from gpusim_rl.viewer.caption import FASTEST, SETTLED, Caption
 from gpusim_rl.viewer.film import film, open_video
+from gpusim_rl.viewer.offscreen import Camera
 from tests.disks import fill
 from tests.films import decoded
 
@@ -28,6 +30,21 @@ def frames(n: int | None = None):
     for i in range(1000):
         qpos = np.array([0.02 * i, 0, 0, 1, 0, 0, 0])
         yield i / 100, qpos if n is None else np.tile(qpos, (n, 1))
+
+
+def test_a_ghost_is_translucent(tmp_path):
+    """Beside the ball there is another one, through which the background shines."""
+    m, qpos = model(), np.array([0.0, 0, 0, 1, 0, 0, 0])
+    with contextlib.closing(Camera(m, 96, 96, "side")) as camera:
+        alone = camera(qpos).astype(int)
+        both = camera(qpos, qpos + np.eye(7)[0]).astype(int)
+    changed = np.abs(both - alone).sum(2) > 20
+    columns = np.flatnonzero(changed.any(0))
+    assert columns.size and columns.min() > 48  # right of the ball, which stays as it is
+    blue = (both - alone)[changed]
+    assert (blue[:, 2] > blue[:, 0]).mean() > 0.9
+    shown = film(m, frames(), tmp_path / "ghost.mp4", 0.2, ghost=lambda: qpos)
+    assert shown is None and (tmp_path / "ghost.mp4").is_file()
 
 
 def placed(m: mujoco.MjModel, x: float = 0.0, heading: float = 0.0) -> mujoco.MjData:

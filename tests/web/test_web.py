@@ -28,6 +28,7 @@ import msgspec
 import mujoco
 import numpy as np
 import pytest
+import torch
 import viser
 from viser import _messages
 from viser.infra import ClientId
@@ -39,16 +40,17 @@ from gpusim_rl.commands import play_mode
 from gpusim_rl.config import compose
 from gpusim_rl.deploy import exported
 from gpusim_rl.play import player
-from gpusim_rl.play.rollouts import FileRollout, velocity_of_base
+from gpusim_rl.play.rollouts import FileRollout, RunRollout, velocity_of_base
 from gpusim_rl.runs.run import find_run
 from gpusim_rl.viewer.gamepad import Change
+from gpusim_rl.viewer.ghost import OPACITY
 from gpusim_rl.viewer.stage import choose_ground, contrast
 from gpusim_rl.viewer.window import tour
 from gpusim_rl.web import requirements, share
 from gpusim_rl.web.app import Web, serve
 from gpusim_rl.web.controls import LONGEST_NAME, Sliders, numbers, short
 from gpusim_rl.web.policy_panel import labelled, run_choices
-from gpusim_rl.web.scene import GROUNDS, SHADING
+from gpusim_rl.web.scene import GROUNDS, SHADING, Scene
 from gpusim_rl.web.server import (
     LARGEST_MESSAGE_BYTES,
     AccessControl,
@@ -59,7 +61,7 @@ from gpusim_rl.web.server import (
 )
 from tests.browser import CHROMIUM, WebPage, chromium, listening
 from tests.command_lines import environment, first_line, one_line, start_server
-from tests.worlds import ROOT
+from tests.worlds import ROOT, Stateless, composed, make_task
 
 # a browser's gamepad at rest, which nobody has
 GAMEPAD = """window.pad = {connected: true, mapping: "standard", axes: [0, 0, 0, 0],
@@ -366,6 +368,24 @@ def test_page_and_film_agree(trained, show, source):
     web.show_numbers()
     assert [float(x) for x in panel.base.value.split()] == pytest.approx(qpos[:7], abs=6e-4)
     assert panel.base.value == " ".join(f"{x:.3f}" for x in qpos[:7])
+
+
+def test_a_ghost_is_where_the_robot_should_be(served):
+    """Each body of the clip's frame is on the page once, translucent, and moves with it."""
+    task, zero = make_task("imitate"), Stateless(lambda obs: torch.zeros(len(obs), 12))
+    weights, noise = (composed("task=imitate")["task"][x] for x in ("weights", "noise"))
+    rollout = RunRollout(zero, task, 2, weights=weights, noise=noise, seed=1)  # type: ignore
+    scene = Scene(served[0], "/followed", rollout)
+    try:
+        assert len(scene.ghosts) == 13 and {x.opacity for _, x in scene.ghosts} == {OPACITY}
+        for _ in range(70):
+            rollout.step(None)
+        scene.draw(1, None)
+        trunk = next(x for body, x in scene.ghosts if task.mjm.body(body).name == "trunk")
+        place = task.frames.place[70].numpy() + scene.places[0]
+        assert trunk.position == pytest.approx(place, abs=1e-5) and place[0] > 0.2
+    finally:
+        scene.remove()
 
 
 def test_time_and_pushes(web):

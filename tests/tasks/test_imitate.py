@@ -1,0 +1,236 @@
+"""Imitation: rewards by hand, starts on any frame, begins again before a fall, and whole runs."""
+
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import clips
+from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.config.resume import load_config
+from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.core.rng import Rng
+from gpusim_rl.deploy.export_policy import export_policy
+from gpusim_rl.deploy.runtime import Policy
+from gpusim_rl.envs.state import State
+from gpusim_rl.robots.clips import Clip, read_clip, write_clip
+from gpusim_rl.robots.models import find_mjcf
+from gpusim_rl.robots.servos import safe_controls
+from gpusim_rl.runs.run import Run
+from gpusim_rl.tasks.locomotion.imitate import frames_of
+from gpusim_rl.training.trainer import Trainer
+from tests import robot_files
+from tests.command_lines import TINY
+from tests.tasks.test_golden import terms_of
+from tests.worlds import check_words, make_env, make_robot, make_task, refusal
+
+
+def states(task, frame: int, worlds: int = 1) -> State:
+    """Robots exactly at a frame of the clip."""
+    frame_of = torch.full((worlds,), float(frame))
+    goal = [x[frame].expand(worlds, -1) for x in task.frames]
+    goal = type(task.frames)(*goal)
+    columns, zero = task.sensor_columns, torch.zeros(worlds, task.mjm.nu)
+    sensordata = torch.zeros(worlds, task.mjm.nsensordata)
+    for name, x in (("velocity", goal.velocity), ("gyro", goal.spin), ("up", goal.up)):
+        sensordata[:, columns[name]] = x
+    tensors = dict(
+        qpos=torch.cat([goal.place, goal.turn, goal.joints], 1),
+        qvel=torch.cat([goal.way, goal.spin, goal.speeds], 1),
+        sensordata=sensordata,
+        action=zero,
+        previous=zero,
+        frame=frame_of,
+        time=torch.zeros(worlds, dtype=torch.int64),
+    )
+    return State(tensors, columns, task.joint_columns, task.derived)
+
+
+def test_golden_rewards():
+    """On the clip each term is 1; off it, each is worked out by hand.
+
+    The trunk is 0.3 m and 0.4 m beside the clip's place, so d = 0.5, and turned by 0.2 rad more, so
+    ψ = 0.2. σ_p = σ_ψ = 0.2 and k = 5. One joint is 0.3 rad off.
+    """
+    task = make_task("imitate")
+    s = states(task, 100)
+    on = terms_of(task, s)
+    assert on.pop("action_rate") == on.pop("power") == 0
+    assert on == pytest.approx(dict.fromkeys(on, 1.0), abs=1e-5)
+    qpos = s.qpos.clone()
+    qpos[0, :2] += torch.tensor([0.3, 0.4])
+    qpos[0, 3:7] = torch.tensor([math.cos(0.1), 0.0, 0.0, math.sin(0.1)])  # from yaw 0
+    qpos[0, 9] += 0.3
+    off = terms_of(task, states(task, 100).with_(qpos=qpos))
+    assert off["place"] == pytest.approx(math.exp(-(0.5**2) / 0.2**2), rel=1e-3)
+    assert off["far_place"] == pytest.approx(math.exp(-(0.5**2)), rel=1e-4)
+    assert off["heading"] == pytest.approx(math.exp(-1), rel=1e-3)
+    assert off["far_heading"] == pytest.approx(math.exp(-1 / 25), rel=1e-4)
+    assert off["joints"] == pytest.approx(math.exp(-((0.3 / task.sigma_joints) ** 2)), rel=1e-4)
+
+
+def test_a_clip_at_control_steps():
+    """Half as many frames, a start elsewhere, and the other sign of quaternions give the same."""
+    clip = read_clip(ASSETS / "trot.npz")
+    want = frames_of(clip, torch.from_numpy(clip.joint_pos), 0.04)
+    c, s = math.cos(0.7), math.sin(0.7)
+    x, y = clip.base_pos[:, 0], clip.base_pos[:, 1]
+    place = np.column_stack([c * x - s * y + 5, s * x + c * y - 3, clip.base_pos[:, 2]])
+    w, i, j, k = clip.base_quat.T
+    ch, sh = math.cos(0.35), math.sin(0.35)
+    turn = np.column_stack([ch * w - sh * k, ch * i - sh * j, ch * j + sh * i, ch * k + sh * w])
+    turn[2::6] *= -1
+    moved = Clip(25.0, clip.joint_names, place[::2], turn[::2], clip.joint_pos[::2])
+    have = frames_of(moved, torch.from_numpy(moved.joint_pos), 0.04)
+    for name, a, b in zip(want._fields, have, want, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=0, msg=lambda text, n=name: f"{n}: {text}")
+    assert want.place[0, :2].norm() == want.heading[0] == 0
+    # it trots at 0.6 m/s along its own x, and turns at 0.8 rad/s
+    assert want.velocity[60].tolist() == pytest.approx([0.6, 0, 0], abs=1e-3)
+    assert want.spin[125].tolist() == pytest.approx([0, 0, 0.8], abs=1e-3)
+    assert not want.speeds[-1].any() and not want.way[-1].any() and not want.spin[-1].any()
+
+
+def test_starts_on_any_frame():
+    """While learning all frames occur, and many begin at the first; an evaluation begins there."""
+    task = make_task("imitate")
+    rng = Rng(1, torch.arange(4096))
+    start = task.begin(4096, rng)
+    frames = start["frame"]
+    share = (frames == 0).float().mean().item()
+    assert share == pytest.approx(0.25, abs=0.05)
+    drawn = torch.histc(frames[frames > 0], 8, 0, task.last)
+    assert drawn.min() > 0.8 * drawn.mean() and frames.max() < task.last
+    place = task.frames.place[frames.long()]
+    assert (start["qpos"][:, :2] - place[:, :2]).abs().max() < 1e-5
+    judged = task.evaluation()
+    assert not judged.begin(64, Rng(1, torch.arange(64)))["frame"].any()
+    assert judged.horizon == task.last == 400
+
+
+def test_begins_again_before_a_fall():
+    """The frames before one at which every world falls are drawn three times as often."""
+    task, n = make_task("imitate"), 4096
+    rng = Rng(1, torch.arange(n))
+    ended = states(task, 300, n)
+    before = lambda x: ((x > 249) & (x <= 300)).float().mean().item()  # noqa: E731
+    fell = task.begin(n, rng, ended)["frame"]
+    over = task.begin(n, rng, ended.with_(time=torch.full((n,), task.horizon)))["frame"]
+    assert before(fell) > 3 * before(over) and before(fell) == pytest.approx(0.55, abs=0.05)
+
+
+def test_what_a_fall_is():
+    """A trunk that is too low, or leans otherwise than the clip's: not one that sits with it."""
+    task = make_task("imitate")
+    s = states(task, 350, 3)  # it sits
+    assert task.frames.up[350, 0].abs() > 0.3 and not task.terminated(s).any()
+    s.qpos[0, 2] -= 0.13
+    s.up[1] = torch.tensor([-0.8, 0.0, 0.6])
+    assert task.terminated(s).tolist() == [True, True, False]
+
+
+def test_the_clips_are_those_of_the_program(tmp_path, capsys):
+    """`python -m benchmarks.clips` makes the files again, and feet follow their plans."""
+    clips.main([f"folder={tmp_path}"])
+    assert capsys.readouterr().out.count("feet off by 0.00 mm") == 2
+    for name in ("trot.npz", "hop.npz"):
+        made, kept = read_clip(tmp_path / name), read_clip(ASSETS / name)
+        for a, b in zip(made[2:5], kept[2:5], strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_mistakes():
+    """One line names the key, the file and the choices."""
+    assert refusal("task=imitate", "task.clip_file=walk.npz") == (
+        "task.clip_file=walk.npz: no such file, here or among hop.npz, trot.npz"
+    )
+    assert refusal("task=imitate", "task.clip_file=7") == (
+        "task.clip_file=7: expected a word, such as 'trot.npz'"
+    )
+    assert "no .npz file" in refusal("task=imitate", f"task.clip_file={find_mjcf('ant.xml')}")
+
+
+def train(*words: str) -> Iteration:
+    """Train, and return the iteration."""
+    trainer = Trainer(check_words(*words))
+    trainer.train()
+    trainer.close()
+    return trainer.loop.iteration
+
+
+def test_a_run_keeps_its_clip(tmp_path, monkeypatch):
+    """A run that is moved, whose clip is gone, goes on and exports; another clip is refused."""
+    monkeypatch.chdir(tmp_path)
+    clip = read_clip(ASSETS / "hop.npz")
+    write_clip(Path("mine.npz"), clip)
+    words = ("task=imitate", *TINY, "log=none", "task.clip_file=mine.npz", "run_dir=run")
+    train(*words, "iterations=1")
+    Path("mine.npz").unlink()
+    Path("run").rename("moved")
+    assert Run.open(Path("moved")).config["task"]["clip_file"] == "model/task.clip_file.npz"
+    iteration = train("resume=moved", "iterations=2")
+    assert iteration.env.task.last == 200
+    config = load_config(Run.open(Path("moved")))
+    error = export_policy(iteration, config, Path("moved"), file := Path("policy.onnx"))
+    assert error < 1e-5
+    shutil.rmtree("moved")
+    plays_the_clip(file, clip)
+    write_clip(Path("other.npz"), clip)
+    train(*words, "iterations=1", "task.clip_file=other.npz")
+    write_clip(Path("other.npz"), clip._replace(base_pos=clip.base_pos + 1))
+    with pytest.raises(ValueError, match=r"cannot change: task\.clip_file .* → other\.npz$"):
+        check_words("resume=run", "iterations=2", "task.clip_file=other.npz")
+
+
+def plays_the_clip(file: Path, clip: Clip) -> None:
+    """The file alone moves the targets about the clip's angles, whatever it is told."""
+    policy = Policy(file)
+    readings = {name: np.zeros((1, n), np.float32) for name, n in policy.needs.items()}
+    targets = np.stack([policy.act(readings).ravel() for _ in range(60)])
+    # the knees go down and up with the clip's, apart from a constant and the servos' lead
+    apart = np.corrcoef(targets[:, 2], clip.joint_pos[1:61, 2])[0, 1]
+    assert targets.shape == (60, 12) and apart > 0.8
+
+
+def test_another_robot_follows_its_own_clip(tmp_path, monkeypatch):
+    """robot.mjcf= names a quadruped, whose joints the clip has in any order."""
+    monkeypatch.chdir(tmp_path)
+    robot = robot_files.write(tmp_path, robot_files.mjcf())
+    words = ("task=imitate", *TINY, "log=none", f"robot.mjcf={robot}", "run_dir=run")
+    model = make_robot(mjcf=robot).mjm
+    order = [*reversed(robot_files.NAMES)]
+    columns = [model.joint(name).qposadr[0] for name in order]
+    pose = np.tile(model.key_qpos[0], (51, 1))
+    clip = Clip(50, tuple(order), pose[:, :3], pose[:, 3:7], pose[:, columns], "CC0-1.0")
+    write_clip(Path("stand.npz"), clip)
+    iteration = train(*words, "iterations=1", "task.clip_file=stand.npz")
+    task = iteration.env.task
+    assert torch.allclose(task.frames.joints, task.stance, atol=1e-5)
+    assert "no joint of the robot" in refusal(*words, "iterations=1", "run_dir=other")
+
+
+def test_the_actor_sees_its_heading():
+    """Heading is relative to the clip's, and no term is of the place or the velocity."""
+    env = make_env("imitate", 4)
+    s = env.current_state()
+    assert {*env.task.estimated} == {"heading"}
+    assert not {"place", "velocity", "height"} & {*env.task.observe(s)}
+    turned = env.task.observe(s.with_(heading=s.heading + 0.3))["heading"]
+    assert (turned - env.task.observe(s)["heading"])[:, 0].tolist() == pytest.approx([0.3] * 4)
+
+
+def test_a_robot_begins_in_the_clips_first_pose(tmp_path):
+    """To it the guard raises the robot, and it is the model's stance; the given model stays."""
+    clip = read_clip(ASSETS / "trot.npz")
+    joints = clip.joint_pos + 0.1
+    write_clip(file := tmp_path / "high.npz", clip._replace(joint_pos=joints))
+    task = make_task("imitate", clip_file=str(file))
+    assert safe_controls(task.mjm) == pytest.approx(joints[0], abs=1e-6)
+    assert task.evaluation().stance.tolist() == task.stance.tolist()
+    assert task.mjm.key_qpos[0, :7] == pytest.approx([0, 0, 0.28, 1, 0, 0, 0], abs=1e-6)
+    model = task.mjm
+    assert make_task("imitate", mjm=model) is not None
+    assert model.key_qpos[0, 7:] == pytest.approx(joints[0], abs=1e-6)
