@@ -7,9 +7,9 @@ with the numbers of conf/. About fifteen actors of a training, evenly spread, ar
 its final evaluation does it: `success` is the share of episodes, times that of constant commands.
 
 FOLDER gets TASK.json after each training. A training that stands there is not done again: delete
-the file for that. At the end curves.svg and table.md show all tasks of the folder: the median of
-the seeds, in a band from the least to the greatest. The median of all seeds that there could be
-lies in the band of five in 15 cases of 16.
+the file for that. At the end a table and curves.svg show all tasks of the folder: the median of the
+seeds, in a band from the least to the greatest. The median of all seeds that there could be lies in
+the band of five in 15 cases of 16.
 
 Other keys:
 
@@ -98,6 +98,7 @@ def picture(results: dict[str, dict[str, Any]], file: Path) -> None:
     """Draw success over samples and processor time: a column for each task."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     with rc_context(STYLE):
         figure = Figure(figsize=(2.2 * len(results) + 0.6, 3.6), layout="constrained")
@@ -107,6 +108,9 @@ def picture(results: dict[str, dict[str, Any]], file: Path) -> None:
             for line, (key, label) in enumerate(AXES.items()):
                 panel = panels[line, column]
                 panel.set(xlabel=label, xscale="log", ylim=(-0.03, 1.03))
+                panel.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+                panel.xaxis.set_major_formatter(EngFormatter(sep=""))
+                panel.xaxis.set_minor_formatter(NullFormatter())
                 for n, (learner, curves) in enumerate(result["learners"].items()):
                     # every seed's actors are of the same iterations, fewer where it failed
                     shape = min(len(x["curve"]) for x in curves)
@@ -118,7 +122,8 @@ def picture(results: dict[str, dict[str, Any]], file: Path) -> None:
                     panel.plot(x, np.median(y, 0), color=color, lw=1.4, label=LEARNERS[learner])
         for panel in panels[:, 0]:
             panel.set_ylabel("success")
-        panels[0, 0].legend(loc="lower right", frameon=False)
+        lines = panels[0, 0].get_legend_handles_labels()
+        figure.legend(*lines, loc="outside upper right", ncols=len(LEARNERS), frameon=False)
         figure.savefig(out := io.BytesIO(), format="svg", metadata={"Date": None})
     write_whole(file, out.getvalue())
 
@@ -165,8 +170,7 @@ def main(words: list[str]) -> None:
             measure(name, folder / f"{name}.json", own)
     results = read(folder)
     picture(results, folder / "curves.svg")
-    write_whole(folder / "table.md", (text := table(results, own.target)).encode())
-    print(text)
+    print(table(results, own.target))
 
 
 if __name__ == "__main__":
