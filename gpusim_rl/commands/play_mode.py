@@ -362,6 +362,8 @@ def show_clip(cfg: Settings) -> None:
         robot = find_robot_file(given) if given else find_mjcf("quadruped.xml")
         spec = mujoco.MjSpec.from_file(str(robot))
         model, file = spec.compile(), find_data("clip", cfg["clip"])
+        if cfg["fps"] and file.suffix == ".npz":
+            raise ValueError(f"fps={cfg['fps']:g}: {file} says its own rate; fps= is of .csv files")
         clip = clip_formats.read_any(file, model, cfg["fps"] or CLIP_FPS)
         for line in clip_report.describe(clip, spec):
             print(errors.printable(line))

@@ -9,7 +9,7 @@ from gpusim_rl.config.nested_dict import flatten, set_key
 from gpusim_rl.config.sections import file_keys
 from gpusim_rl.core.file_keys import FileKey
 from gpusim_rl.core.files import Plain, digest, read_text
-from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.core.paths import ASSETS, data_path
 from gpusim_rl.robots.model_files import check_confined, is_copy
 
 MAX_MODEL = 1 << 26  # bytes of an MJCF file
@@ -56,7 +56,8 @@ def find_model(folder: Path, key: str, name: str, builtin: bool) -> str:
 
 def is_kept_file(key: FileKey, cfg: Plain, before: Plain) -> bool:
     """Whether a key names the file of which the run has kept a copy."""
-    file, copy = (Path(str(flatten(x)[key.key])) for x in (cfg, before))
+    names = [str(flatten(x)[key.key]) for x in (cfg, before)]
+    file, copy = map(Path if key.is_model else data_path, names)
     if key.how != "copy" or not (file.is_file() and copy.is_file()):
         return False
     return is_copy(file, copy) if key.is_model else filecmp.cmp(file, copy, shallow=False)

@@ -322,7 +322,9 @@ def file_keys(plain: Plain) -> tuple[FileKey, ...]:
 
 def task_file_keys(plain: Plain) -> list[FileKey]:
     """The keys of a task that name its data, such as `task.clip_file`."""
-    return [FileKey(f"task.{key}", "copy") for key in plain["task"] if key.endswith("_file")]
+    values = task.items() if isinstance(task := plain.get("task"), dict) else ()
+    files = [x for x, name in values if f"{x}".endswith("_file") and isinstance(name, str)]
+    return [FileKey(f"task.{key}", "copy") for key in files]
 
 
 def own_file_keys(plain: Plain) -> list[FileKey]:

@@ -103,12 +103,17 @@ def find_asset(name: str) -> Path | None:
     return next((file for files in places for file in files if file.is_file()), None)
 
 
+def data_path(name: str) -> Path:
+    """A file by its path, or as `find_asset` by its bare name; the path if there is neither."""
+    return Path(name) if Path(name).is_file() else find_asset(name) or Path(name)
+
+
 def find_data(key: str, name: str) -> Path:
-    """The file that a key of a task names: a path, or as `find_asset` by its bare name.
+    """The file that a key of a task names, as `data_path`.
 
     FileNotFoundError with the choices if there is none.
     """
-    file = find_asset(name) or Path(name)
+    file = data_path(name)
     if not file.is_file():
         found = [x.name for y in folders("tasks") for x in y.glob(f"assets/*{file.suffix}")]
         choices = ", ".join(sorted({*found})) or "ours"

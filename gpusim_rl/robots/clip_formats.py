@@ -12,7 +12,7 @@ import numpy as np
 
 from gpusim_rl.core.files import read_text, write_whole
 from gpusim_rl.robots.clips import (
-    LARGEST,
+    MAX_BYTES,
     Array,
     Clip,
     checked,
@@ -20,6 +20,7 @@ from gpusim_rl.robots.clips import (
     number_array,
     packed,
     read_arrays,
+    require,
     write_clip,
 )
 
@@ -40,10 +41,10 @@ def read_any(path: Path, m: mujoco.MjModel, fps: float) -> Clip:
         raise ValueError(f"{path}: expected a file {choices}; one of Python's pickle is not opened")
     try:
         if path.suffix == ".csv":
-            return of_csv(read_text(path, LARGEST), joint_names(m), fps)
+            return of_csv(read_text(path, MAX_BYTES), joint_names(m), fps)
         return of_arrays(read_arrays(path), joint_names(m))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
 
 
 def write_any(path: Path, clip: Clip, m: mujoco.MjModel) -> None:
@@ -58,9 +59,15 @@ def write_any(path: Path, clip: Clip, m: mujoco.MjModel) -> None:
 
 
 def joint_names(m: mujoco.MjModel) -> tuple[str, ...]:
-    """The joints of a robot but its free one, in the order of qpos."""
+    """The joints of a robot but its free one, in the order of qpos.
+
+    ValueError unless the free one is the first, and all others have one number.
+    """
     free = mujoco.mjtJoint.mjJNT_FREE
-    return tuple(m.joint(i).name for i in range(m.njnt) if m.jnt_type[i] != free)
+    names = tuple(m.joint(i).name for i in range(m.njnt) if m.jnt_type[i] != free)
+    if not names or m.jnt_type[0] != free or m.nq != 7 + len(names):
+        raise ValueError("the robot needs a free base as its first joint, and hinges or slides")
+    return names
 
 
 def positions(clip: Clip, m: mujoco.MjModel) -> Array:
@@ -113,12 +120,16 @@ def of_arrays(arrays: Mapping[str, Array], names: tuple[str, ...]) -> Clip:
     """The clip of the arrays of a `.npz` file, ours or of others."""
     if "base_pos" in arrays or "body_pos_w" not in arrays:
         return clip_of(arrays)
+    require(arrays, ("fps", "joint_pos", *BODIES))
     if "joint_names" in arrays:
         qpos = np.atleast_2d(arrays["joint_pos"])
         parts = dict(base_pos=qpos[:, :3], base_quat=qpos[:, 3:7], joint_pos=qpos[:, 7:])
         return clip_of({"fps": arrays["fps"], "joint_names": arrays["joint_names"]} | parts)
-    place, turn = (np.atleast_3d(arrays.get(name, np.zeros(0))) for name in BODIES)
-    parts = dict(base_pos=place[:, 0], base_quat=turn[:, 0], joint_pos=arrays["joint_pos"])
+    for name in BODIES:
+        if (x := arrays[name]).ndim != 3 or not x.shape[1]:
+            raise ValueError(f"{name} has shape {x.shape}, expected (frames, bodies, numbers)")
+    place, turn = (arrays[name][:, 0] for name in BODIES)
+    parts = dict(base_pos=place, base_quat=turn, joint_pos=arrays["joint_pos"])
     return clip_of({"fps": arrays["fps"], "joint_names": np.array(names)} | parts)
 
 

@@ -39,24 +39,27 @@ def describe(clip: Clip, spec: mujoco.MjSpec) -> Iterator[str]:
         if m.joint(name).limited[0] and not within(x, least, most):
             found = f"{x.min():.3f} to {x.max():.3f} rad"
             yield f"warning: {name} is at {found}, its limits are {least:.3f} to {most:.3f}"
-    heights, lowest = heights_of(m, qpos)
-    i = int(heights.argmin())
-    said = f"lowest point: {1000 * heights[i]:.0f} mm at {i / clip.fps:.2f} s, of {lowest[i]}"
-    yield f"warning: {said}" if heights[i] < -DEEPEST else said
+    if lowest := heights_of(m, qpos):
+        height, part, i = min((*x, i) for i, x in enumerate(lowest))
+        line = f"lowest point: {1000 * height:.0f} mm at {i / clip.fps:.2f} s, of {part}"
+        yield f"warning: {line}" if height < -DEEPEST else line
+    else:
+        yield "warning: nothing of the robot collides"
     if (last := speeds[-1].max()) > RESTS:
         yield f"warning: it ends at {last:.1f} rad/s, where its last frame is held"
 
 
-def heights_of(m: mujoco.MjModel, qpos: Array) -> tuple[Array, list[str]]:
-    """(T,) height of the lowest point of what collides [m]; the names of its body or geom."""
+def heights_of(m: mujoco.MjModel, qpos: Array) -> list[tuple[float, str]]:
+    """Height of the lowest point of what collides [m], and the name of its geom or body, of each
+    frame (T, nq); empty if nothing collides."""
     d, ground = mujoco.MjData(m), m.geom(GROUND).id
     solid = (m.geom_contype > 0) | (m.geom_conaffinity > 0)
     geoms = np.flatnonzero(solid & (m.geom_bodyid > 0))
-    heights, lowest = np.zeros(len(qpos)), []
-    for i, frame in enumerate(qpos):
+    lowest: list[tuple[float, str]] = []
+    for frame in qpos if len(geoms) else ():
         d.qpos[:] = frame
         mujoco.mj_kinematics(m, d)
         each = [mujoco.mj_geomDistance(m, d, ground, int(g), HIGHEST, None) for g in geoms]
-        heights[i], geom = min(each), int(geoms[int(np.argmin(each))])
-        lowest.append(m.geom(geom).name or m.body(int(m.geom_bodyid[geom])).name)
-    return heights, lowest
+        geom = int(geoms[int(np.argmin(each))])
+        lowest.append((min(each), m.geom(geom).name or m.body(int(m.geom_bodyid[geom])).name))
+    return lowest

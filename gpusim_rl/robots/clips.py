@@ -1,8 +1,10 @@
 """Motions of a robot, recorded or made: clips in `.npz` files, which a stranger may have made."""
 
 import io
+import math
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,12 +13,17 @@ import numpy as np
 
 from gpusim_rl.core.files import read_whole, write_whole
 
-LARGEST = 1 << 26  # bytes of a clip, packed and unpacked
+MAX_BYTES = 1 << 26  # of a clip, packed and unpacked
 FASTEST = 1000.0  # Hz: of a clip's frames
+LONGEST = 1800.0  # s
 FURTHEST = 1e3  # m: of the base from the origin
 BEYOND = 1e-3  # rad, m: that float32 and rounding may be beyond a joint's limit
 UNIT = 1e-3  # that a quaternion's norm may be off 1
 REQUIRED = ("fps", "joint_names", "base_pos", "base_quat", "joint_pos")
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+# what zipfile and NumPy raise for files that are broken or made to harm
+UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, SyntaxError, TypeError)
+UNREADABLE += (RuntimeError, NotImplementedError, OverflowError, MemoryError)
 Array = np.ndarray
 
 
@@ -41,13 +48,12 @@ def read_clip(path: Path) -> Clip:
     try:
         return clip_of(read_arrays(path))
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
 
 
 def clip_of(arrays: Mapping[str, Array]) -> Clip:
     """The clip of arrays by name; ValueError if they are none."""
-    if missing := [name for name in REQUIRED if name not in arrays]:
-        raise ValueError(f"it lacks {', '.join(missing)}; it has {', '.join(arrays) or 'nothing'}")
+    require(arrays, REQUIRED)
     fps = number_array("fps", arrays["fps"])
     if fps.size != 1:
         raise ValueError(f"fps has shape {fps.shape}, expected one number")
@@ -57,20 +63,40 @@ def clip_of(arrays: Mapping[str, Array]) -> Clip:
     return checked(Clip(fps=float(fps.item()), joint_names=names, licence=licence, **numbers))
 
 
+def require(arrays: Mapping[str, Array], names: Iterable[str]) -> None:
+    """ValueError if arrays lack some of the names."""
+    if missing := [name for name in names if name not in arrays]:
+        raise ValueError(f"it lacks {', '.join(missing)}; it has {', '.join(arrays) or 'nothing'}")
+
+
 def read_arrays(path: Path) -> dict[str, Array]:
     """The arrays of a `.npz` file by name, none of which is unpickled.
 
     ValueError if it is no such file, or is too large when it is unpacked.
     """
-    data = io.BytesIO(read_whole(path, LARGEST))
+    data = io.BytesIO(read_whole(path, MAX_BYTES))
     try:
         with zipfile.ZipFile(data) as file:
-            if sum(entry.file_size for entry in file.infolist()) > LARGEST:
-                raise ValueError(f"its arrays are larger than {LARGEST} bytes")
-        with np.load(data, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (zipfile.BadZipFile, EOFError, OSError, KeyError, SyntaxError) as error:
-        raise ValueError(f"no .npz file: {' '.join(str(error).split())}") from None
+            entries = file.infolist()
+            if sum(entry.file_size for entry in entries) > MAX_BYTES:
+                raise ValueError(f"its arrays are larger than {MAX_BYTES} bytes")
+            return {x.filename.removesuffix(".npy"): read_array(file, x) for x in entries}
+    except UNREADABLE as error:
+        raise ValueError(f"no .npz file: {error}") from None
+
+
+def read_array(file: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Array:
+    """An array of a `.npz` file; ValueError if its header asks for more than the file has."""
+    with file.open(entry) as data:
+        version = np.lib.format.read_magic(data)
+        header = HEADERS.get(version)
+        if not header:
+            raise ValueError(f"{entry.filename} is of version {version} of NumPy's format")
+        shape, _, dtype = header(data)
+        if math.prod(shape) * dtype.itemsize > entry.file_size:
+            raise ValueError(f"{entry.filename} has the shape {shape}, and fewer numbers")
+    with file.open(entry) as data:
+        return np.lib.format.read_array(data, allow_pickle=False)
 
 
 def text_array(name: str, x: Array) -> list[str]:
@@ -92,7 +118,7 @@ def number_array(name: str, x: Array) -> Array:
 
 def checked(clip: Clip) -> Clip:
     """The clip; ValueError for the first thing that no clip may have."""
-    frames, names = len(clip.base_pos), clip.joint_names
+    frames, names = len(np.atleast_1d(clip.base_pos)), clip.joint_names
     shapes = dict(base_pos=(frames, 3), base_quat=(frames, 4), joint_pos=(frames, len(names)))
     for name, shape in shapes.items():
         if (x := getattr(clip, name)).shape != shape:
@@ -101,6 +127,8 @@ def checked(clip: Clip) -> Clip:
         raise ValueError(f"fps={clip.fps:g}: expected a number above 0, up to {FASTEST:g}")
     if frames < 2:
         raise ValueError(f"it has {frames} frames, expected 2 or more")
+    if clip.seconds > LONGEST:
+        raise ValueError(f"it lasts {clip.seconds:g} s, expected {LONGEST:g} s at most")
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"joint_names has {twice!r} twice")

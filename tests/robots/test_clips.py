@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from gpusim_rl.core.paths import ASSETS
+from gpusim_rl.core.paths import ASSETS, find_data
 from gpusim_rl.robots import clip_formats
 from gpusim_rl.robots.clips import Clip, joint_angles, packed, read_clip, write_clip
 
@@ -50,10 +50,35 @@ def bomb() -> bytes:
 
 
 NAMES = arrays()["joint_names"]
+
+
+def claims(shape: str) -> bytes:
+    """A file whose base_pos has a header with a shape, and no numbers."""
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return entries({"base_pos.npy": b"\x93NUMPY\x01\x00" + bytes([118, 0]) + header.encode()})
+
+
+def entries(files: dict[str, bytes]) -> bytes:
+    """A ZIP file with these entries."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as file:
+        for name, content in files.items():
+            file.writestr(name, content)
+    return data.getvalue()
+
+
 BAD = {  # what is wrong → the file, and what the line says
     "empty": (b"", "no .npz file"),
     "text": (b"x,y,z\n1,2,3\n", "no .npz file"),
     "cut": (TROT.read_bytes()[:5000], "no .npz file"),
+    "huge": (claims("(100000000000, 12)"), r"base_pos.npy has the shape \(100000000000, 12\), and"),
+    "huger": (claims(f"({10**23}, 12)"), "and fewer numbers"),
+    "no array": (entries({"readme.txt": b"hello"}), "magic string"),
+    "scalar": (
+        arrays() | {"base_pos": np.array(1.0)},
+        r"base_pos has shape \(\), expected \(1, 3\)",
+    ),
+    "slow": (arrays() | {"fps": np.array(1e-4)}, r"lasts 4e\+06 s, expected 1800 s at most"),
     "bomb": (bomb(), r"larger than \d+ bytes"),
     "pickle": (packed(arrays() | {"licence": np.array(Evil(), object)}), "pickle"),
     "no joints": ({x: y for x, y in arrays().items() if x != "joint_pos"}, "lacks joint_pos; it h"),
@@ -167,3 +192,41 @@ def test_a_clip_is_written_whole(tmp_path):
     again = read_clip(file)
     same(clip, again, 0.0)
     assert again.licence == clip.licence
+
+
+BODIES = {"body_pos_w": np.zeros((2, 1, 3)), "body_quat_w": np.zeros((2, 1, 4))}
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        (BODIES | {"joint_pos": np.zeros((2, 12))}, "it lacks fps"),
+        (BODIES | {"fps": np.array(50)}, "it lacks joint_pos"),
+        (
+            {"fps": np.array(50), "joint_pos": np.zeros((2, 12)), "body_quat_w": np.zeros(0)}
+            | {"body_pos_w": np.zeros((2, 0, 3))},
+            r"body_pos_w has shape \(2, 0, 3\), expected \(frames, bodies, numbers\)",
+        ),
+    ],
+)
+def test_a_bad_file_of_others(content, says, robot, tmp_path):
+    """One line says what the arrays of mjlab or holosoma lack."""
+    file = tmp_path / "bad.npz"
+    file.write_bytes(packed(content))
+    with pytest.raises(ValueError, match=says):
+        clip_formats.read_any(file, robot, 30.0)
+
+
+def test_a_robot_without_a_free_base(robot, tmp_path):
+    """It has no place for the base of a clip."""
+    cart = mujoco.MjModel.from_xml_path(str(ASSETS / "cartpole.xml"))
+    with pytest.raises(ValueError, match="a free base as its first joint"):
+        clip_formats.read_any(TROT, cart, 30.0)
+
+
+def test_a_file_of_the_user_goes_first(tmp_path, monkeypatch):
+    """A clip beside the user is meant where it has the name of one of ours."""
+    monkeypatch.chdir(tmp_path)
+    assert find_data("task.clip_file", "hop.npz") == ASSETS / "hop.npz"
+    Path("hop.npz").write_bytes(TROT.read_bytes())
+    assert find_data("task.clip_file", "hop.npz") == Path("hop.npz")

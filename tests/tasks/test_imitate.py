@@ -11,6 +11,8 @@ import torch
 from benchmarks import clips
 from gpusim_rl.algorithms.iteration import Iteration
 from gpusim_rl.config.resume import load_config
+from gpusim_rl.config.run_files import is_kept_file
+from gpusim_rl.config.sections import task_file_keys
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.deploy.export_policy import export_policy
@@ -183,6 +185,15 @@ def test_a_run_keeps_its_clip(tmp_path, monkeypatch):
     write_clip(Path("other.npz"), clip._replace(base_pos=clip.base_pos + 1))
     with pytest.raises(ValueError, match=r"cannot change: task\.clip_file .* → other\.npz$"):
         check_words("resume=run", "iterations=2", "task.clip_file=other.npz")
+
+
+def test_the_words_of_a_run_name_its_clip_again(tmp_path):
+    """resume= with the name of one of our clips means the copy that the run has of it."""
+    copy = shutil.copy(ASSETS / "hop.npz", tmp_path)
+    now, kept = ({"task": {"clip_file": str(x)}} for x in ("hop.npz", copy))
+    (key,) = task_file_keys(kept)
+    assert is_kept_file(key, now, kept)
+    assert not is_kept_file(key, {"task": {"clip_file": "trot.npz"}}, kept)
 
 
 def plays_the_clip(file: Path, clip: Clip) -> None:
