@@ -356,12 +356,12 @@ def show_clip(cfg: Settings) -> None:
         import mujoco
 
         from gpusim_rl.robots import clip_formats, clip_report
-        from gpusim_rl.robots.models import find_mjcf, find_robot_file
+        from gpusim_rl.robots.models import compile_spec, find_mjcf, find_robot_file
 
         given = cfg["robot"]["mjcf"]
         robot = find_robot_file(given) if given else find_mjcf("quadruped.xml")
         spec = mujoco.MjSpec.from_file(str(robot))
-        model, file = spec.compile(), find_data("clip", cfg["clip"])
+        model, file = compile_spec(spec), find_data("clip", cfg["clip"])
         if cfg["fps"] and file.suffix == ".npz":
             raise ValueError(f"fps={cfg['fps']:g}: {file} says its own rate; fps= is of .csv files")
         clip = clip_formats.read_any(file, model, cfg["fps"] or CLIP_FPS)

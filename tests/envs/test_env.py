@@ -112,7 +112,7 @@ def test_a_failure_is_not_a_time_out():
 
 
 def test_restart_is_masked():
-    """Worlds whose episode ended begin anew from task.start; the others go on untouched."""
+    """Worlds whose episode ended begin anew from task.begin; the others go on untouched."""
     env, twin = make_env(episode=0.2), make_env(episode=0.2)
     twin._restart = lambda mask, ended: None
     live = torch.ones(16, dtype=torch.bool)
@@ -121,7 +121,7 @@ def test_restart_is_masked():
         twin.step(action)
         done = step.terminated | step.truncated
         live &= ~done
-        start = env.task.start(16, env.rng)
+        start = env.task.begin(16, env.rng, env.current_state())
         for name, now in (("qpos", env.sim.qpos), ("qvel", env.sim.qvel), *env.memory.items()):
             assert torch.equal(now[done].float(), start[name][done]), name
         assert (env.time[done] == 0).all() and torch.equal(env.time[~done], before[~done] + 1)

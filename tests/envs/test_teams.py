@@ -123,7 +123,8 @@ def test_the_numbers_of_an_agent_are_its_own(here):
     for iteration in (few, many):
         iteration.collect()
     assert few.spec.num_rows == 12 and few.size == 32 and few.spec.worlds.tolist() == [*range(12)]
-    assert torch.equal(few.source.record.rows, many.source.record.rows[:, :12])
+    # products of 12 and of 24 rows may round differently
+    torch.testing.assert_close(few.source.record.rows, many.source.record.rows[:, :12])
     noise = few.source.record.action - few.source.record.mean
     assert len(noise[0].unique(dim=0)) == 12
     one = make_iteration(Config.of(composed("task=cartpole", "num_envs=4", *WORDS[2:]))).env

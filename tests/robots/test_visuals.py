@@ -307,7 +307,11 @@ def test_the_page_shows_them(tmp_path):
         sizes = []
         for model in (loaded.mjm, picture_model(loaded.spec, file)):
             rollout = SimpleNamespace(
-                model=model, worlds=1, show_world=lambda _: None, qpos=lambda m=model: m.key_qpos
+                model=model,
+                worlds=1,
+                show_world=lambda _: None,
+                qpos=lambda m=model: m.key_qpos,
+                ghost=lambda: None,
             )
             page = scene.Scene(server, f"/{len(sizes)}", rollout)
             trunk = model.body("rumpf").id

@@ -151,6 +151,7 @@ def test_a_subclass_begins_with_a_run_of_ppo(no_own_tasks, capfd):
     with pytest.raises(ValueError, match="start=run: its policy has no actor"):
         join_networks(blind, iteration, Path("run"))
     first, second = own.steps()
-    assert (first["far"], first["done"], second["done"]) == (0.0, 0.0, 1.0) and second["far"] > 0
+    assert (first["done"], second["done"]) == (0.0, 1.0)
+    assert abs(first["far"]) < 1e-6 < second["far"]  # 0, but for rounding
     assert first["cos"] == pytest.approx(1.0)
     goes_on(iteration, again.loop.iteration)
