@@ -123,6 +123,7 @@ def test_the_numbers_of_an_agent_are_its_own(here):
     for iteration in (few, many):
         iteration.collect()
     assert few.spec.num_rows == 12 and few.size == 32 and few.spec.worlds.tolist() == [*range(12)]
+    assert torch.equal(few.source.record.obs[0], many.source.record.obs[0, :12])
     # products of 12 and of 24 rows may round differently
     torch.testing.assert_close(few.source.record.rows, many.source.record.rows[:, :12])
     noise = few.source.record.action - few.source.record.mean
