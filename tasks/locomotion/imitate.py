@@ -74,7 +74,7 @@ class Imitate(Task):
     arXiv:1804.02717): here joints and base stand for the bodies, whose poses follow from them.
     """
 
-    takes_robot: ClassVar = "quadruped"
+    takes_robot: ClassVar = "whole"
     ranges: ClassVar = dict(action_scale=POSITIVE, anywhere=SHARE, retry=CHANCE, back=AT_LEAST_0)
     ranges |= dict(sigma_joints=POSITIVE, sigma_speeds=POSITIVE, sigma_velocity=POSITIVE)
     ranges |= dict(sigma_spin=POSITIVE, sigma_up=POSITIVE)

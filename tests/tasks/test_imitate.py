@@ -4,6 +4,7 @@ import math
 import shutil
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -18,16 +19,19 @@ from gpusim_rl.core.rng import Rng
 from gpusim_rl.deploy.export_policy import export_policy
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.state import State
-from gpusim_rl.robots.clips import Clip, read_clip, write_clip
+from gpusim_rl.robots.clip_formats import positions
+from gpusim_rl.robots.clips import Clip, joint_angles, read_clip, write_clip
+from gpusim_rl.robots.load import load_as
 from gpusim_rl.robots.models import find_mjcf
+from gpusim_rl.robots.prepare import added_name
 from gpusim_rl.robots.servos import safe_controls
 from gpusim_rl.runs.run import Run
 from gpusim_rl.tasks.locomotion.imitate import frames_of
 from gpusim_rl.training.trainer import Trainer
-from tests import robot_files
+from tests import humanoid_files, robot_files
 from tests.command_lines import TINY
 from tests.tasks.test_golden import terms_of
-from tests.worlds import check_words, make_env, make_robot, make_task, refusal
+from tests.worlds import check_words, make_env, make_robot, make_task, refusal, robot_keys
 
 
 def states(task, frame: int, worlds: int = 1) -> State:
@@ -221,6 +225,47 @@ def test_another_robot_follows_its_own_clip(tmp_path, monkeypatch):
     task = iteration.env.task
     assert torch.allclose(task.frames.joints, task.stance, atol=1e-5)
     assert "no joint of the robot" in refusal(*words, "iterations=1", "run_dir=other")
+
+
+def test_a_humanoid_moves_its_whole_body(tmp_path, monkeypatch):
+    """robot.mjcf= names a humanoid, whose arms follow the clip as its legs do."""
+    monkeypatch.chdir(tmp_path)
+    robot = robot_files.write(tmp_path, humanoid_files.mjcf())
+    model = load_as("whole", **robot_keys(mjcf=robot)).mjm
+    names = tuple(model.joint(j).name for j in model.actuator_trnid[:, 0])
+    pose = np.tile(model.key_qpos[0], (51, 1))
+    columns = [model.joint(name).qposadr[0] for name in names]
+    joints = pose[:, columns]
+    joints[:, -1] = np.linspace(0, 1, 51)  # an arm rises
+    write_clip(Path("wave.npz"), Clip(50, names, pose[:, :3], pose[:, 3:7], joints))
+    words = ("task=imitate", *TINY, "log=none", f"robot.mjcf={robot}", "run_dir=run")
+    task = train(*words, "iterations=1", "task.clip_file=wave.npz").env.task
+    assert task.mjm.nu == 10 and names[-1] == "links_schulter"
+    assert task.frames.joints[-1, -1] == pytest.approx(1, abs=1e-5)
+
+
+def test_a_squat_is_balanced(tmp_path, capsys):
+    """Soles stay where they are due, and the mass of each frame is above those that stand."""
+    file = str(find_mjcf("humanoid.xml"))
+    clips.main([f"folder={tmp_path}", f"humanoid={file}"])
+    assert "soles off by 0.00 mm" in capsys.readouterr().out
+    loaded = load_as("whole", **robot_keys(mjcf=file))
+    m, clip = loaded.mjm, read_clip(tmp_path / "squat.npz")
+    joint_angles(clip, m)  # within the limits
+    d, lifted = mujoco.MjData(m), 0
+    for frame in positions(clip, m):
+        d.qpos[:] = frame
+        mujoco.mj_kinematics(m, d)
+        mujoco.mj_comPos(m, d)
+        soles = [m.site(added_name(side)).id for side in ("left", "right")]
+        stands = d.site_xpos[soles, 2] < 1e-3
+        lifted += not stands.all()
+        off = d.subtree_com[1, :2] - d.site_xpos[soles][stands, :2]
+        assert np.abs(off[:, 0]).min() < 0.09  # m: half of a sole's length
+        assert stands.all() or abs(off[0, 1]) < 0.03
+    assert lifted > 60
+    low, high = clip.base_pos[:, 2].min(), clip.base_pos[:, 2].max()
+    assert high - low == pytest.approx(clips.DEPTH * loaded.shape.size, abs=1e-3)
 
 
 def test_the_actor_sees_its_heading():
