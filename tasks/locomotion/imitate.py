@@ -15,10 +15,9 @@ from gpusim_rl.core.maths import yaw_frame as level
 from gpusim_rl.core.paths import find_data
 from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE, SHARE
 from gpusim_rl.envs.declarations import Scheduled
-from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.clips import Clip, joint_angles, read_clip
+from gpusim_rl.tasks.common.legged import Legged
 from gpusim_rl.tasks.common.scores import imitation_scores
-from gpusim_rl.tasks.common.walking import torque_sensors
 
 
 class Frames(NamedTuple):
@@ -39,7 +38,7 @@ class Frames(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Imitate(Task):
+class Imitate(Legged):
     """Follow a clip: the angles q̂ of its joints, and the place p̂ and the rotation of its base.
 
         r = w₁ exp(-|q - q̂|²/σ_q²) + w₂ exp(-|q̇ - q̂'|²/σ_q̇²) + w₃ exp(-|v_xy - v̂_xy|²/σ_v²)
@@ -105,7 +104,6 @@ class Imitate(Task):
         super().__post_init__()
         if not self.base or self.base.joint:
             raise ValueError("task.mjcf: the first joint of a robot that imitates is its free base")
-        self.torques = torque_sensors(self.mjm)
         clip = read_clip(find_data("task.clip_file", self.clip_file))
         try:
             angles = torch.from_numpy(joint_angles(clip, self.mjm))
@@ -191,12 +189,7 @@ class Imitate(Task):
 
     def observe(self, s):
         after, goal = s.frame + 1, self.frames
-        return dict(
-            gyro=s.gyro,
-            up=s.up,
-            joints=s.joint_pos - self.stance,
-            speeds=s.joint_vel,
-            action=s.action,
+        return super().observe(s) | dict(
             heading=self.off_heading(s, after),
             goal_joints=self.at(goal.joints, after) - self.stance,
             goal_speeds=self.at(goal.speeds, after),
@@ -215,10 +208,6 @@ class Imitate(Task):
             place=torch.cat([c * x + sine * y, c * y - sine * x], 1),  # m; level, along the base
             frame=s.frame[:, None] / self.last,
         )
-
-    def power(self, s):
-        """(B,) mechanical power, Σ|τ q̇| [W]."""
-        return (s.span(*self.torques) * s.joint_vel).abs().sum(1)
 
     def reward(self, s):
         goal = Frames(*[self.at(x, s.frame) for x in self.frames])
