@@ -156,6 +156,10 @@ def test_mistakes():
     assert refusal("task=imitate", "task.clip_file=7") == (
         "task.clip_file=7: expected a word, such as 'trot.npz'"
     )
+    for name, says in (("walk.npz", "no such file, here"), ("7", "expected a word")):
+        line = refusal("task=imitate", f"task.clip_file={{a:trot.npz,b:{name}}}")
+        assert line.startswith(f"task.clip_file.b={name}: {says}")
+    assert "has no clip" in refusal("task=imitate", "task.clip_file={}")
     assert "no .npz file" in refusal("task=imitate", f"task.clip_file={find_mjcf('ant.xml')}")
 
 
@@ -189,6 +193,67 @@ def test_a_run_keeps_its_clip(tmp_path, monkeypatch):
     write_clip(Path("other.npz"), clip._replace(base_pos=clip.base_pos + 1))
     with pytest.raises(ValueError, match=r"cannot change: task\.clip_file .* → other\.npz$"):
         check_words("resume=run", "iterations=2", "task.clip_file=other.npz")
+
+
+TWO = {"trot": "trot.npz", "hop": "hop.npz"}
+
+
+def test_several_clips():
+    """Each world has its own clip, from any of its frames on, and holds that one's last frame."""
+    task, n = make_task("imitate", clip_file=TWO), 4096
+    assert task.last == 401 + 201 - 1 and task.evaluation().horizon == 400
+    start = task.begin(n, Rng(1, torch.arange(n)))
+    hops = start["command"][:, 0] == 1
+    assert hops.float().mean() == pytest.approx(0.5, abs=0.05)
+    frames = start["frame"]
+    assert frames[~hops].min() == 0 and frames[~hops].max() in range(380, 400)
+    assert frames[hops].min() == 401 and frames[hops].max() in range(580, 601)
+    goal = task.frames.joints[frames.long()]
+    assert (start["qpos"][:, 7:] - goal).abs().max() < 0.06
+    rng = Rng(1, torch.arange(2))
+    s = states(task, 400, 2).with_(command=torch.tensor([[0.0], [1.0]]))
+    # held; and the first frame of the other clip, as it is told so, is followed by its second
+    assert task.update(s, rng)["frame"].tolist() == [400, 402]
+    end = states(task, 601).with_(command=torch.tensor([[1.0]]))
+    assert task.update(end, rng)["frame"].tolist() == [601]
+    hop = make_task("imitate", clip_file="hop.npz")
+    torch.testing.assert_close(task.frames.joints[401:], hop.frames.joints)
+    ended = states(task, 410, n).with_(command=torch.ones(n, 1))
+    again = task.begin(n, Rng(2, torch.arange(n)), ended)
+    back = again["frame"][(again["frame"] >= 401) & (again["frame"] <= 410)]
+    assert len(back) > n / 3 and (again["command"][:, 0] == (again["frame"] > 400)).all()
+
+
+def test_a_run_keeps_several_clips(tmp_path, monkeypatch):
+    """They are copied by name; the exported file plays the one whose number it is told."""
+    monkeypatch.chdir(tmp_path)
+    words = ("task=imitate", *TINY, "log=none", "run_dir=run", "episodes=8")
+    iteration = train(*words, "iterations=1", "task.clip_file={trot:trot.npz,hop:hop.npz}")
+    config = load_config(Run.open(Path("run")))
+    names = config.plain["task"]["clip_file"]
+    assert {*names} == {*TWO} and all(Path(x).is_relative_to("run") for x in names.values())
+    error = export_policy(iteration, config, Path("run"), file := Path("policy.onnx"))
+    assert error < 1e-5
+    train("resume=run", "iterations=2")
+    policy = Policy(file)
+    readings = {name: np.zeros((1, n), np.float32) for name, n in policy.needs.items()}
+    for number, name in enumerate(TWO):
+        policy.reset()
+        targets = np.stack([policy.act(readings, [number]).ravel() for _ in range(150)])
+        knee = read_clip(ASSETS / TWO[name]).joint_pos[1:151, 2]
+        assert np.corrcoef(targets[:, 2], knee)[0, 1] > 0.8
+
+
+def test_scores_of_several_clips():
+    """Each clip has its share of successes beside that of all."""
+    task = make_task("imitate", clip_file=TWO)
+    zero = torch.zeros(3, 4)
+    names = ("joints", "velocity", "place", "heading", "action_rate", "terminated")
+    record = dict.fromkeys(names, zero) | {"clip": torch.tensor([[0.0, 0, 1, 1]]).expand(3, 4)}
+    record["joints"] = torch.tensor([[0.0, 0.0, 0.0, 1.0]]).expand(3, 4)
+    scores = task.score(record)
+    assert scores["success"] == 0.75
+    assert scores["success_trot"] == 1 and scores["success_hop"] == 0.5
 
 
 def test_the_words_of_a_run_name_its_clip_again(tmp_path):
