@@ -177,7 +177,9 @@ def fill(shape: Shape, stance: Array) -> Robot:
     shape.gains(filled)
     if robot.scale is not None:
         scale = joints.values("scale", robot.scale)
-        lists["scale"] = None if np.isnan(scale).any() else six_digits(scale)
+        if legs_alone := bool(np.isnan(scale).any()):
+            warn_once("robot.scale is of the legs alone: task.action_scale is taken for all joints")
+        lists["scale"] = None if legs_alone else six_digits(scale)
     return replace(robot, stance=six_digits(stance), **lists)
 
 

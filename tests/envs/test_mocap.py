@@ -104,9 +104,10 @@ def test_sensors_know_it_after_a_restart(make):
     torch.testing.assert_close(s.seen, s.mocap_pos[:, 0])
 
 
-def test_it_goes_on_exactly(make):
+@pytest.mark.parametrize("sim", ["native", "warp"])
+def test_it_goes_on_exactly(make, sim):
     """A state that is loaded continues bit by bit."""
-    first, second = make(), make()
+    first, second = make(sim), make(sim)
     for _ in range(7):
         first.step(torch.ones(4, 1))
     second.load(first.state())

@@ -62,7 +62,7 @@ def test_gains(mensch):
     np.testing.assert_allclose(robot.kd, 1.5e-4 * torque * 80 * math.pi, rtol=1e-3)
 
 
-def test_a_whole_body(tmp_path):
+def test_a_whole_body(tmp_path, capsys):
     """All hinges get servos, the legs' first; numbers of the legs leave the others' to the guess.
 
     A quadruped's legs are all that moves, and an arm is refused.
@@ -70,6 +70,7 @@ def test_a_whole_body(tmp_path):
     stance = [0.0, 0.1, 0.2, -0.3, 0.0, -0.1, -0.2, 0.3]
     described = keys(tmp_path, mjcf(), kp=[30.0, 40.0, 50.0, 20.0], stance=stance)
     whole = load_as("whole", **described | dict(scale=[0.1, 0.2, 0.3, 0.4]))
+    assert "robot.scale is of the legs alone: task.action_scale" in capsys.readouterr().err
     legs = load_as("humanoid", **described)
     arms = ["rechts_schulter", "links_schulter"]
     assert type(whole.shape) is WholeHumanoid

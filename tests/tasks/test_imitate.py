@@ -11,6 +11,7 @@ import torch
 
 from benchmarks import clips
 from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.assembly.environment import make_task as make_task_of
 from gpusim_rl.config.resume import load_config
 from gpusim_rl.config.run_files import is_kept_file
 from gpusim_rl.config.sections import task_file_keys
@@ -31,7 +32,15 @@ from gpusim_rl.training.trainer import Trainer
 from tests import humanoid_files, robot_files
 from tests.command_lines import TINY
 from tests.tasks.test_golden import terms_of
-from tests.worlds import check_words, make_env, make_robot, make_task, refusal, robot_keys
+from tests.worlds import (
+    check_words,
+    make_config,
+    make_env,
+    make_robot,
+    make_task,
+    refusal,
+    robot_keys,
+)
 
 
 def states(task, frame: int, worlds: int = 1) -> State:
@@ -275,7 +284,7 @@ def plays_the_clip(file: Path, clip: Clip) -> None:
     assert targets.shape == (60, 12) and apart > 0.8
 
 
-def test_another_robot_follows_its_own_clip(tmp_path, monkeypatch):
+def test_another_robot_follows_its_own_clip(tmp_path, monkeypatch, capsys):
     """robot.mjcf= names a quadruped, whose joints the clip has in any order."""
     monkeypatch.chdir(tmp_path)
     robot = robot_files.write(tmp_path, robot_files.mjcf())
@@ -290,6 +299,10 @@ def test_another_robot_follows_its_own_clip(tmp_path, monkeypatch):
     task = iteration.env.task
     assert torch.allclose(task.frames.joints, task.stance, atol=1e-5)
     assert "no joint of the robot" in refusal(*words, "iterations=1", "run_dir=other")
+    capsys.readouterr()
+    described = make_config(*words, "task.clip_file=stand.npz", "robot.height=0.3")
+    make_task_of(described, "cpu")
+    assert "robot.height has no effect: Imitate does not use it" in capsys.readouterr().err
 
 
 def test_a_humanoid_moves_its_whole_body(tmp_path, monkeypatch):
