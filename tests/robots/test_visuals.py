@@ -310,7 +310,7 @@ def test_the_page_shows_them(tmp_path):
                 model=model,
                 worlds=1,
                 show_world=lambda _: None,
-                qpos=lambda m=model: m.key_qpos,
+                pose=lambda m=model: m.key_qpos,
                 ghost=lambda: None,
             )
             page = scene.Scene(server, f"/{len(sizes)}", rollout)
