@@ -163,10 +163,10 @@ class Imitate(Legged):
         """(B,) the frame after that of the state, of the clip that is commanded; or its last."""
         if not self.command:
             return (s.frame + 1).clamp(max=self.last)
-        clip = s.command[:, 0].round().clamp(0, len(self.names) - 1)
+        clip = s.command[:, 0].round().long().clamp(0, len(self.names) - 1)
         same = self.at(self.clip_of, s.frame) == clip
-        frame = torch.where(same, s.frame, self.firsts[clip.long()])
-        return torch.minimum(frame + 1, self.lasts[clip.long()])
+        frame = torch.where(same, s.frame, self.firsts[clip])
+        return torch.minimum(frame + 1, self.lasts[clip])
 
     def start(self, n, rng):
         unit = rng.uniform("start", *self.unit)

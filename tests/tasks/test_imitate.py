@@ -251,6 +251,8 @@ def test_a_run_keeps_several_clips(tmp_path, monkeypatch):
         targets = np.stack([policy.act(readings, [number]).ravel() for _ in range(150)])
         knee = read_clip(ASSETS / TWO[name]).joint_pos[1:151, 2]
         assert np.corrcoef(targets[:, 2], knee)[0, 1] > 0.8
+    policy.act(readings, [math.nan])
+    assert policy.fault.all()
 
 
 def test_scores_of_several_clips():
