@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Columns, Record
 from gpusim_rl.core.states import Live, per_world
 
@@ -85,13 +86,20 @@ class Ring:
         record: (R, B, …), whose rows a world writes one after another, again from the first on.
         count: (B,) int64, how many steps each world has written, in all.
         worlds: (B,) int64, their numbers.
+        drawn: (2,) of the last draw, as `metrics` names them.
     """
+
+    metrics = (
+        Metric("draw_share", "train/effective_draws", "effective share of draws", ".2f"),
+        Metric("draw_age", "train/age_of_draws", "age of what is drawn [steps]", ".0f"),
+    )
 
     def __init__(self, columns: Columns, spec: RingSpec, worlds: int, device: torch.device):
         self.record = Record.zeros(columns, spec.rows, worlds, device=device)
         self.spec, self.sampler = spec, spec.sampler(spec.rows, worlds, device)
         self.count = torch.zeros(worlds, dtype=torch.int64, device=device)
         self.worlds = torch.arange(worlds, device=device)
+        self.drawn = torch.zeros(2, device=device)
 
     def __len__(self) -> int:
         return len(self.record)
@@ -142,7 +150,17 @@ class Ring:
             unit: (B, k) numbers in [0, 1), which choose k windows of each world.
             length: steps of a window.
         """
-        return self.sampler.draw(self, unit, length, before)
+        drawn = self.sampler.draw(self, unit, length, before)
+        weights, (rows, worlds) = drawn.weights, drawn.places.T
+        # (Σ w)² / (n Σ w²): the share of as many draws that all count alike
+        share = weights.mean().square() / weights.square().mean()
+        age = (self.count[worlds] - 1 - rows).remainder(len(self)).float().mean()
+        self.drawn.copy_(torch.stack([share, age]))
+        return drawn
+
+    def measures(self) -> Tensor:
+        """(len(metrics),) of the last draw, by this process."""
+        return self.drawn.clone()
 
     def windows(self, places: Tensor, length: int, before: int = 0) -> "Windows":
         """The steps of windows from places (n, 2) on, and some before."""

@@ -32,6 +32,9 @@ class Settings:
     hidden: tuple[int, ...] = number(WIDTH)
     activation: str
     encoders: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    draw: str = word("uniform", "prioritized")
+    priority_exponent: float = number(SHARE)
+    importance_exponent: float = number(SHARE)
 
     def __post_init__(self) -> None:
         check(self, "algo")

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.algorithms.own import priority, recurrent
+from tests.algorithms.own import recurrent
 from tests.algorithms.test_sac import make_sac
 from tests.guard import reads_nothing
 from tests.worlds import goes_on, make_env
 
-PRIORITY: dict[str, Any] = dict(spec=priority.SPEC, exponent=0.6, beta=0.4)
+PRIORITY: dict[str, Any] = dict(draw="prioritized")
 RECURRENT: dict[str, Any] = dict(spec=recurrent.SPEC, memory_size=8, burn=4, train=2)
 
 
@@ -23,6 +23,7 @@ def test_a_changed_sac_learns(numbers):
     assert {x for x in reads_nothing(sac) if x.startswith("actor.net.")} == set()
     row = sac.report()()
     assert row["skipped"] == 0 and math.isfinite(row["critic_loss"])
+    assert 0 < row["draw_share"] <= 1 and 3 < row["draw_age"] < 16
     goes_on(sac, other)
 
 
