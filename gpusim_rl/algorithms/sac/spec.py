@@ -4,10 +4,16 @@ from functools import partial
 
 from gpusim_rl.algorithms.cloning.settings import FILES
 from gpusim_rl.algorithms.learner import LearnerSpec
+from gpusim_rl.algorithms.sac.recurrent import RecurrentSAC
 from gpusim_rl.algorithms.sac.sac import SAC
 from gpusim_rl.algorithms.sac.settings import Settings
 from gpusim_rl.core.priorities import Prioritized
 from gpusim_rl.core.ring import RingSpec
+
+
+def kind_of(cfg: Settings) -> type[SAC]:
+    """The class of the learner, which has a memory or not."""
+    return SAC if cfg.memory == "none" else RecurrentSAC
 
 
 def make_ring(cfg: Settings) -> RingSpec:
@@ -18,8 +24,8 @@ def make_ring(cfg: Settings) -> RingSpec:
 
 
 SPEC = LearnerSpec(
-    make=SAC,
-    make_policy=SAC.make_policy,
+    make=lambda spec, cfg: kind_of(cfg)(spec, cfg),
+    make_policy=lambda spec, cfg: kind_of(cfg).make_policy(spec, cfg),
     settings=Settings,
     files=FILES,
     changeable=("gamma", "target_std", "tau", "learning_rate", "alpha_rate", "max_grad_norm"),
