@@ -24,7 +24,13 @@ class RecurrentActorCritic(SoftActorCritic):
     """
 
     def __init__(
-        self, views: Columns, action_width: int, *, memory: MemorySettings, seed: int, **further: Any
+        self,
+        views: Columns,
+        action_width: int,
+        *,
+        memory: MemorySettings,
+        seed: int,
+        **further: Any,
     ):
         super().__init__(views, action_width, seed=seed, **further)
         generator = torch.Generator().manual_seed(seed + 1)

@@ -62,6 +62,11 @@ CASES = {name: (name, []) for name in TASKS} | {
     ),
     "masses": ("quadruped", [f"task.randomise.{x}" for x in MASSES]),
     "sac": ("cartpole", ["algo=sac", "algo.warmup=32", "algo.batch_size=16", "algo.replay=24"]),
+    "replay": (
+        "cartpole",
+        ["algo=sac", "algo.warmup=32", "algo.batch_size=16", "algo.replay=32", "algo.sequence=2"]
+        + ["algo.draw=prioritized", "algo.memory=gru"],
+    ),
     "distill": ("cartpole", ["algo=distill", "teacher="]),  # a run, which `trained` makes
 }
 # All that a steady iteration asks of the device: graphs, and events that time its parts.
