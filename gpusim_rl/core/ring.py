@@ -104,6 +104,12 @@ class Ring:
     def __len__(self) -> int:
         return len(self.record)
 
+    def describe(self) -> str:
+        """A line on its size, which each checkpoint has if it is `saved`."""
+        size = sum(x.nbytes for x in self.record.parts.values()) / 1e6
+        where = ", also in each checkpoint" if self.spec.saved else ""
+        return f"ring: {len(self):,} steps of {len(self.count):,} worlds, {size:,.1f} MB{where}"
+
     @property
     def written(self) -> Tensor:
         """() int64, how many steps each world has written at least."""
