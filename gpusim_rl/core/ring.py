@@ -128,6 +128,12 @@ class Ring:
         self.count[worlds] += len(slab)
         self.sampler.write(rows, worlds, errors)
 
+    def cut(self, worlds: slice) -> None:
+        """Let no window go on from the newest step of some worlds to the next one. In place."""
+        row = (self.count[worlds] - 1).remainder(len(self))
+        at = row, self.worlds[worlds]
+        self.record.column("truncated")[at] = 1.0 - self.record.column("terminated")[at]
+
     def newest(self, steps: int) -> Record:
         """A copy of the last steps (T, B, …) of each world."""
         ages = torch.arange(-steps, 0, device=self.count.device)[:, None]

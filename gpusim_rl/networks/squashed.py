@@ -59,7 +59,10 @@ class SoftActorCritic(SampleInParts):
     Attributes:
         critic: (n, nc + nu) → (copies, n, 1), of the task's returns in units of their scale;
             target: the same networks, which follow slowly.
+        noise_factor: of the noise of actions, for those who explore more than others, or less.
     """
+
+    noise_factor = 1.0
 
     def __init__(
         self,
@@ -122,7 +125,7 @@ class SoftActorCritic(SampleInParts):
     def choose(self, head: Tensor, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
         """What is stored of an action, world by world, from `compute`'s (B, 2 nu); the memory."""
         mean, log_std = head.chunk(2, -1)
-        noise = rng.normal("policy/action", self.nu)
+        noise = self.noise_factor * rng.normal("policy/action", self.nu)
         return {"action": self.bound * torch.tanh(mean + log_std.exp() * noise)}, memory
 
     @torch.no_grad()

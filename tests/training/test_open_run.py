@@ -36,7 +36,7 @@ MOVING = ("learning_rate", "share")  # what learning itself changes
 # other values than those of the runs
 LOOP = {"threads": 2, "num_steps": 8, "iterations": 5, "rollbacks": 2, "stop_at": 0.9}
 LOOP |= {"eval_every": 7, "episodes": 3, "save_every": 3, "log_every": 2, "film_every": 50}
-LOOP |= {"cluster.actors": 3, "cluster.max_lag": 2}
+LOOP |= {"cluster.actors": 3, "cluster.max_lag": 2, "cluster.spread": 1.5}
 TASK = {"task.weights.upright": 0.7, "task.noise.pole_angle": 0.3}
 ALL = {"learning_rate": 2e-4, "max_grad_norm": 0.3}
 PARTS = {"update_epochs": 3, "num_minibatches": 4}
