@@ -78,7 +78,8 @@ def test_no_gradient_enters_the_burn_in(numbers):
 def test_critics_are_symmetric_and_the_actor_is_not():
     """A memory knows no mirror, and critics that have none commute with it as before."""
     env = make_env("quadruped", 2)
-    plain, gru = (make_sac(env, batch_size=4, **x).policy for x in ({}, GRU | {"sequence": 1}))
+    numbers: list[dict[str, Any]] = [{}, GRU | {"sequence": 1}]
+    plain, gru = (make_sac(env, batch_size=4, **x).policy for x in numbers)
     assert plain.critic.state_dict().keys() == gru.critic.state_dict().keys()
     assert type(gru.head.net).__name__ == "Ensemble"
 

@@ -108,7 +108,8 @@ def ring_ahead() -> dict[str, Any]:
             iterate(many, 9)
             kill(many, actor, signal.SIGKILL)
         iterate(many, 5)
-        ring, source = many.ring, many.source
+        ring: Any = many.ring
+        source = many.source
         lags = many.report()()["cluster/lag_max"]
     places = ring.may_begin(3).nonzero()
     windows = ring.windows(places, 3)
