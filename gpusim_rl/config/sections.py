@@ -133,6 +133,7 @@ class ClusterSection:
     actors: int = number(Range(1, 4096, whole=True))
     sync: bool
     max_lag: int = number(Range(0, 1024, whole=True))
+    spread: float = number(Range(1, 10))
     device: str
     address: str | None
     labels: dict[str, str]

@@ -117,10 +117,11 @@ def test_a_process_that_dies_ends_the_others_in_one_line(tmp_path):
 
 
 SAC = ("algo=sac", "algo.batch_size=256", "algo.warmup=600", "algo.updates=1", "algo.replay=32")
+REPLAY = (*SAC[:2], "algo.warmup=900", *SAC[3:], "algo.draw=prioritized", "algo.memory=gru")
 PPO = ("algo.lr_max=1e-4",)
 AMP = ("reward=amp", "reward.demos=expert")
 DISTILL = ("algo=distill", "teacher=expert", "algo.memory=gru")
-MORE = [SAC, (*PPO, "reward=rnd"), (*PPO, "algo.memory=attention"), (*PPO, *AMP), DISTILL]
+MORE = [SAC, REPLAY, (*PPO, "reward=rnd"), (*PPO, "algo.memory=attention"), (*PPO, *AMP), DISTILL]
 LEARNERS = [PPO, *(pytest.param(words, marks=pytest.mark.matrix) for words in MORE)]
 
 
