@@ -153,6 +153,22 @@ class ClusterSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchSection:
+    """The section `search`, of conf/search/none.yaml: how several trainings find numbers."""
+
+    name: str = word("none", "grid", "random", "asha", "pbt")
+    trials: int = number(Range(1, 200, whole=True))
+    space: Plain | None
+    goal: str
+    every: int | None = number(Range(1, 2**31 - 1, whole=True, null=True, single=True))
+    eta: int = number(Range(2, 16, whole=True))
+    share: float = number(Range(0, 0.5, above=True))
+
+    def __post_init__(self) -> None:
+        check(self, "search")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RobotSection:
     """The section `robot`. `values` are those of `robots.robot_config.Robot`."""
 
@@ -217,6 +233,7 @@ class Config:
     log: LogSection
     cloning: Any  # a `Settings`, of algorithms/cloning
     cluster: ClusterSection
+    search: SearchSection
     robot: RobotSection
     terrain: Plain
     plain: Plain = field(repr=False, compare=False)
@@ -241,6 +258,7 @@ class Config:
             "log": make(LogSection, plain["log"], "log", "config"),
             "cloning": make(settings_in(CLONING), plain["cloning"], "cloning", "config"),
             "cluster": make(ClusterSection, plain["cluster"], "cluster", "config"),
+            "search": make(SearchSection, plain["search"], "search", "config"),
             "robot": RobotSection.of(plain["robot"]),
         }
         return cls(**values | made, plain=plain)
@@ -339,6 +357,7 @@ def table(algo: str = "ppo", reward: str = "none") -> dict[str, Range]:
         "": Config,
         "sim": SimSection,
         "cluster": ClusterSection,
+        "search": SearchSection,
         "cloning": settings_in(CLONING),
     }
     kinds |= {"algo": settings_class("algo", algo), "reward": settings_class("reward", reward)}
