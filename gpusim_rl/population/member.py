@@ -104,6 +104,9 @@ class Member:
         if trainer.loop.saved != i:
             trainer.loop.save()
         trainer.loop.checkpoint_writer.wait()
+        if self.search.section.name == "pbt":
+            with suppress(OSError):  # then siblings cannot copy it, and say so
+                self.write_state(trainer, i)
         mine = self.announce(trainer, i)
         decide = self.stops if self.search.section.name == "asha" else self.copies
         while (decided := decide(trainer, i, mine)) is None:
@@ -149,10 +152,7 @@ class Member:
         return True
 
     def announce(self, trainer: Trainer, i: int) -> Score:
-        """Write its score at an iteration, and for pbt what it has learned; returns the score."""
-        if self.search.section.name == "pbt":
-            with suppress(OSError):  # then siblings cannot copy it, and say so
-                self.write_state(trainer, i)
+        """Write its score at an iteration, and return it."""
         for row in self.rows.read():
             if row["iteration"] == i and "score" in row:
                 return tuple(row["score"])
@@ -202,7 +202,7 @@ class Member:
 
     def once(self, row: Plain) -> None:
         """Write a row of a decision, unless it was made before a kill."""
-        if row not in [{key: x for key, x in old.items() if key in row} for old in self.rows.read()]:
+        if not any(old | row == old for old in self.rows.read()):
             self.write(row)
 
     def write(self, row: Plain, **more: object) -> None:

@@ -34,9 +34,7 @@ def kept(search: SearchSection, number: int) -> int:
     return max(1, search.trials // search.eta**number)
 
 
-def goes_on(
-    mine: Score, name: str, others: Mapping[str, Score | None], keep: int
-) -> bool | None:
+def goes_on(mine: Score, name: str, others: Mapping[str, Score | None], keep: int) -> bool | None:
     """Whether a member is among the best `keep` (arXiv:1810.05934); None: not settled yet.
 
     others: name → score of each sibling; None: it is not there yet. The first by name wins a tie.

@@ -161,6 +161,38 @@ def vars_of(search: Search) -> dict[str, Any]:
     return {key: getattr(search, key) for key in Search.__dataclass_fields__}
 
 
+def lineage(rows: dict[str, list[Plain]], name: str) -> list[tuple[int, Plain]]:
+    """The numbers with which what a member has learned was learned: (since iteration, numbers).
+
+    rows: of all members by name. Before a copy they are those of the member that was copied.
+    """
+    found, until = [], math.inf
+    while name:
+        source = ""
+        for row in reversed(rows[name]):
+            if row["iteration"] < until and "numbers" in row:
+                found.append((row["iteration"], row["numbers"]))
+                if source := row.get("copied", ""):
+                    until = row["iteration"]
+                    break
+        name = source
+    return found[::-1]
+
+
+def schedule(found: list[tuple[int, Plain]]) -> Plain:
+    """The curriculum that repeats a lineage; a number that never changed is left out."""
+    plan = {}
+    for key, first in found[0][1].items():
+        steps = [[since, numbers[key]] for since, numbers in found[1:]]
+        steps = [x for x, before in zip(steps, [first, *(y for _, y in steps)], strict=False)
+                 if x[1] != before]  # fmt: skip
+        if steps:
+            ends = {"start": steps[0][0] - 1, "stop": steps[-1][0]}
+            plan[key] = {"from": first, "to": steps[-1][1], "by": "iteration"} | ends
+            plan[key] |= {"steps": steps[:-1]} if len(steps) > 1 else {}
+    return plan
+
+
 def ending(rows: list[Plain]) -> str:
     """How a member has ended: stopped, done or failed; empty while it has not."""
     for row in rows:
@@ -186,6 +218,8 @@ def check_space(section: SearchSection, plain: Plain, given: dict[str, str]) -> 
             raise ValueError(f"{where} is the same for all members: they are compared by it")
         if key.partition(".")[0] in (*OF_ALL, *NOT_HERE):
             raise ValueError(f"{where} is no number of a training")
+        if key in (plain["curriculum"] or {}):
+            raise ValueError(f"{where} is searched, and scheduled by curriculum: leave one out")
         check_entry(where, entry, section.name)
     return section.space
 
@@ -228,8 +262,6 @@ def check_words(section: SearchSection, plain: Plain, given: dict[str, str]) -> 
         if key in given and plain[key] not in (None, False):
             raise ValueError(f"{given[key]}: not with search={section.name}, of which the best "
                              "member is exported at the end")  # fmt: skip
-    if section.name == "pbt" and plain["curriculum"]:
-        raise ValueError("search=pbt writes a curriculum: curriculum=null for none of its own")
 
 
 def first_round(section: SearchSection, cfg: Config) -> int:

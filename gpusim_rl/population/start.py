@@ -8,8 +8,10 @@ Of another search each process is a place that hosts members. This one starts th
 those again that were killed, and shows what the folder of the search says. It decides nothing.
 """
 
+import json
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,8 +33,9 @@ from gpusim_rl.config.validate import code_words
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
 from gpusim_rl.core.paths import program, quoted, search_path
-from gpusim_rl.population.search import Search, open_home
+from gpusim_rl.population.search import ROWS, Search, lineage, open_home, schedule
 from gpusim_rl.population.table import MemberTable, best_member, states
+from gpusim_rl.runs.rows import Rows
 from gpusim_rl.runs.run import BEST, SEARCH, Run
 from gpusim_rl.runs.summary import number, read_json
 from gpusim_rl.training.signals import Signals
@@ -160,6 +163,20 @@ def finish_search(sweep: Sweep, search: Search, failures: list[str]) -> None:
         compare(home)
     if failures:
         errors.exit_with_error(f"{len(failures)} failed: {', '.join(failures)}", 1)
+
+
+def write_curriculum(search: Search, name: str) -> None:
+    """Write the schedule of the best member as a curriculum, with the command that repeats it."""
+    rows = {x: Rows(search.home / x / ROWS).read() for x in search.numbers}
+    plan = schedule(lineage(rows, name))
+    values = {key: x for key, x in search.numbers[name].items() if key not in plan}
+    words = [*search.base, *(f"{key}={x}" for key, x in values.items())]
+    words += [f"curriculum={json.dumps(plan)}".replace('"', "")] if plan else []
+    line = f"{program('train')} {shlex.join(words)}"
+    file = search.home / "curriculum.yaml"
+    text = f"# {line}\n{yaml.safe_dump({'curriculum': plan}, sort_keys=False)}"
+    write_whole(file, text.encode())
+    print(f"its schedule is {file}; one training repeats it: {line}", flush=True)
 
 
 def run(sweep: Sweep) -> None:

@@ -3,6 +3,7 @@
 import sys
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from rich.console import Console
 from rich.live import Live
@@ -63,8 +64,7 @@ def planned(search: Search) -> int:
     if section.name != "asha":
         return total * len(search.numbers)
     ends = [0, *search.rounds, total]
-    steps = zip(ends, ends[1:], strict=False)
-    return sum(kept(section, k) * (b - a) for k, (a, b) in enumerate(steps))
+    return sum(kept(section, k) * (b - a) for k, (a, b) in enumerate(pairwise(ends)))
 
 
 class MemberTable:
