@@ -40,7 +40,8 @@ from gpusim_rl.runs.run import Run
 SILENT = ("save_every", "log_every", "film_every", "log", "export", "report", "gate", "resume")
 SILENT += ("run_dir", "auto_resume", "plan", "task_code", "algo_code", "search")
 # What resume= may change without a word
-CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollbacks", "cluster")
+CHANGEABLE = (*SILENT, "iterations", "stop_at", "stop_when", "eval_every", "episodes")
+CHANGEABLE += ("rollbacks", "cluster")
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 CAPACITIES = ("sim.naconmax", "sim.njmax")  # which the program itself writes anew
 NAMED = ("recipe", "ranges")  # groups whose numbers stand in the run itself

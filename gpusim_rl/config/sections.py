@@ -201,6 +201,7 @@ class Config:
     num_steps: int = number(COUNT)
     iterations: int = number(COUNT)
     stop_at: float | None = number(Range(0, 1, above=True, null=True, single=True))
+    stop_when: str | None
     eval_every: int = number(COUNT)
     episodes: int = number(COUNT)
     save_every: int = number(COUNT)
@@ -269,6 +270,7 @@ class Config:
         for key in ("run_dir", "resume", "start", *files):
             if not isinstance(path := flat.get(key), str | None):
                 raise ValueError(f"{key}={path!r}: expected a path")
+        self.check_stop()
         if self.gate and self.export == "none":
             raise ValueError("gate=true judges the exported file: not with export=none")
         if self.gate and self.plain["algo"].get("encoders"):
@@ -285,6 +287,13 @@ class Config:
             for key, entry in (self.curriculum or {}).items():
                 if key in allowed:
                     allowed[key].check(f"curriculum: {key}: from", entry["from"])
+
+    def check_stop(self) -> None:
+        """ValueError unless what gives a training up is known, and can see a success."""
+        if self.stop_when not in (None, "hopeless"):
+            raise ValueError(f"stop_when={self.stop_when}: choose hopeless, or null")
+        if self.stop_when and not self.stop_at:
+            raise ValueError("stop_when=hopeless needs stop_at=, whose evaluations show a success")
 
     def replace(self, values: Mapping[str, object]) -> "Config":
         """The configuration with other values, such as {"sim.njmax": 60}, checked again."""

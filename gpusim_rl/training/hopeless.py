@@ -1,0 +1,50 @@
+"""Whether a training will not succeed: what stop_when=hopeless asks after each row of metrics."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+
+FIRST, BEFORE = 0.25, 0.5  # shares of the iterations between which a training may be given up
+RISES = 2.0  # standard errors by which the newer half of the returns is above the older
+LEAST = 0.02  # of the range of all returns, which such a rise also exceeds
+LASTING = 0.08  # share of the iterations for which no rise was seen
+SUCCESS = 0.05  # in an evaluation, with which there is hope
+FROZEN = 1e-7  # KL divergence of an update [nat] that changes nothing
+ROWS = 8  # at least, of which a rise is judged
+
+
+def hopeless(rows: Sequence[Mapping[str, float]], iterations: int) -> str:
+    """Why a training of so many iterations is given up after these rows; empty: it is not.
+
+    It must have been evaluated without success, between a quarter and a half of its iterations. And
+    for some time its return was no higher in the newer half of its last rows than in the older.
+    """
+    now = int(rows[-1]["iteration"])
+    if not FIRST * iterations <= now <= BEFORE * iterations:
+        return ""
+    found = [x["success"] for x in rows if "success" in x]
+    if not found or max(found) >= SUCCESS:
+        return ""
+    lasting = [x for x in rows if x["iteration"] > now - max(3, LASTING * iterations)]
+    ends = range(len(rows) - len(lasting) + 1, len(rows) + 1)
+    if any(rises([x.get("return", math.nan) for x in rows[:end]]) for end in ends):
+        return ""
+    values = [
+        x["return"] for x in rows[len(rows) // 2 :] if math.isfinite(x.get("return", math.nan))
+    ]
+    kl = [x["approx_kl"] for x in lasting if "approx_kl" in x]
+    frozen = bool(kl) and max(map(abs, kl)) < FROZEN
+    cause = "updates change nothing" if frozen else "the return no longer rises"
+    mean = f"{fmean(values):.3g}" if values else "unknown"
+    return f"hopeless: no success in {len(found)} evaluations, and {cause} (mean {mean})"
+
+
+def rises(values: Sequence[float]) -> bool:
+    """Whether the last half of some returns rises: its newer half is clearly above its older."""
+    known = [x for x in values if math.isfinite(x)]
+    last = known[len(known) // 2 :]
+    if len(last) < ROWS:
+        return len(values) < 2 * ROWS  # too few to tell; none at all after many is no rise
+    old, new = last[: len(last) // 2], last[len(last) // 2 :]
+    error = math.hypot(stdev(old) / math.sqrt(len(old)), stdev(new) / math.sqrt(len(new)))
+    return fmean(new) - fmean(old) > max(RISES * error, LEAST * (max(known) - min(known)))
