@@ -15,7 +15,7 @@ import copy
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gpusim_rl.envs.randomization import entries, fields
 from gpusim_rl.envs.randomization.entries import Entry
@@ -99,6 +99,8 @@ def check_steps(where: str, entry: Entry) -> None:
 def check_ends(key: str, entry: Entry, now: Number) -> None:
     """ValueError unless both ends of an entry are numbers like `now`, the value of its key."""
     where, width = f"curriculum: {key}", len(now) if isinstance(now, list | tuple) else 0
+    if width and STEPS in entry:
+        raise ValueError(f"{where}: steps are of one number, not of {now}")
     for name in ("from", "to"):
         ends = entry[name] if width and isinstance(entry[name], list) else [entry[name]]
         for end in ends:
@@ -290,7 +292,7 @@ class Curriculum:
         for key, entry in self.plan.items():
             place = numbers[key]
             if STEPS in entry:
-                place.fill_(number_at(entry, iteration))
+                place.fill_(cast(float, number_at(entry, iteration)))  # of one number alone
                 continue
             first, last = (end.expand_as(place) for end in self._ends[key])
             start, length = entry["start"], entry["stop"] - entry["start"]

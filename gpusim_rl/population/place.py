@@ -5,13 +5,15 @@
 Place p of P hosts the members p, p + P, … . It may be killed, and goes on when started again.
 """
 
+import os
+import signal
 import sys
 import time
 from pathlib import Path
 
 from gpusim_rl.core.errors import one_line_errors
 from gpusim_rl.population.member import Member
-from gpusim_rl.population.search import Search, read_search
+from gpusim_rl.population.search import Search, hold, read_search
 from gpusim_rl.training.signals import Signals
 
 PERIOD = 0.2  # s between two looks at siblings in other processes
@@ -19,9 +21,15 @@ PERIOD = 0.2  # s between two looks at siblings in other processes
 
 def host(search: Search, names: list[str]) -> int:
     """Train members until all have ended, or a signal comes: its number, or 0."""
-    with Signals(lambda *_: None) as signals:
-        members = [Member(search, name, lambda: signals.caught).turns() for name in names]
-        while members and not signals.caught:
+    parent, caught = os.getppid(), 0
+    with Signals(lambda *_: None) as signals, hold(search.home):
+
+        def stop() -> int:
+            lost = os.getppid() != parent  # the command was killed, and may be started again
+            return signals.caught or (signal.SIGHUP if lost else 0)
+
+        members = [Member(search, name, stop).turns() for name in names]
+        while members and not (caught := stop()):
             moved, left = False, []
             for turns in members:
                 if (step := next(turns, None)) is not None:
@@ -33,7 +41,7 @@ def host(search: Search, names: list[str]) -> int:
                 time.sleep(PERIOD)
         for turns in members:
             turns.close()  # its last iteration is saved
-    return signals.caught
+    return caught
 
 
 def main(home: str, place: str, places: str) -> None:

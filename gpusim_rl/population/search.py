@@ -5,9 +5,12 @@
 The folder has search.yaml and a run directory for each member. Whoever has it has the search.
 """
 
+import fcntl
 import json
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
 from functools import cached_property
@@ -20,7 +23,7 @@ from gpusim_rl.config.command_line import Sweep, check_multirun, split, take_lau
 from gpusim_rl.config.compose import compose_plain, parse
 from gpusim_rl.config.resume import check_training
 from gpusim_rl.config.sections import Config, SearchSection
-from gpusim_rl.core.errors import one_line_errors
+from gpusim_rl.core.errors import one_line_errors, warn
 from gpusim_rl.core.files import Plain, new_directory, read_text, write_whole
 from gpusim_rl.core.paths import quoted
 from gpusim_rl.core.sections import make
@@ -152,13 +155,26 @@ def open_home(search: Search) -> Search:
     if named:
         search.home.mkdir(parents=True, exist_ok=True)
     home = search.home if named else new_directory(search.home)
-    search = Search(**vars_of(search) | {"home": home})
+    search = replace(search, home=home)
     search.write()
     return search
 
 
-def vars_of(search: Search) -> dict[str, Any]:
-    return {key: getattr(search, key) for key in Search.__dataclass_fields__}
+@contextmanager
+def hold(home: Path, alone: bool = False) -> Generator[None]:
+    """A context in which this process writes to a search, beside others that do.
+
+    alone: first wait for all others to end, such as those of a command that was killed.
+    """
+    with open(home / SEARCH) as file:
+        if alone:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                warn(f"other processes still write to {home}: waiting until they have ended")
+                fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
 
 
 def lineage(rows: dict[str, list[Plain]], name: str) -> list[tuple[int, Plain]]:
@@ -305,7 +321,7 @@ def check_live(space: Plain, cfg: Config) -> None:
     """ValueError unless every key of a space may change while a policy is trained."""
     from gpusim_rl.assembly.learners import algorithm_of, load_reward  # they load torch
 
-    learners = {"algo": algorithm_of(cfg)[0]}
+    learners: dict[str, Any] = {"algo": algorithm_of(cfg)[0]}
     if cfg.reward.name != "none":
         learners["reward"] = load_reward(cfg.reward.name)
     for key in space:
@@ -317,6 +333,7 @@ def check_live(space: Plain, cfg: Config) -> None:
         if key == "algo.learning_rate" and "lr_min" in cfg.plain["algo"]:
             raise ValueError(f"search.space: {key} follows the KL divergence: search algo.lr_max")
         try:
-            curriculum.value_of(key, cfg.plain)
+            if isinstance(now := curriculum.value_of(key, cfg.plain), list):
+                raise ValueError(f"search.space: {key}={now}: pbt changes single numbers")
         except ValueError as error:
             raise ValueError(str(error).replace("curriculum", "search.space", 1)) from None

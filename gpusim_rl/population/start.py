@@ -33,7 +33,7 @@ from gpusim_rl.config.validate import code_words
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
 from gpusim_rl.core.paths import program, quoted, search_path
-from gpusim_rl.population.search import ROWS, Search, lineage, open_home, schedule
+from gpusim_rl.population.search import ROWS, Search, hold, lineage, open_home, schedule
 from gpusim_rl.population.table import MemberTable, best_member, states
 from gpusim_rl.runs.rows import Rows
 from gpusim_rl.runs.run import BEST, SEARCH, Run
@@ -134,13 +134,14 @@ def run_search(sweep: Sweep, search: Search) -> None:
     if "WORLD_SIZE" in os.environ:
         errors.exit_with_error("torchrun's processes train one policy: a search takes jobs=")
     with errors.one_line_errors():
+        new = not (search.home / SEARCH).is_file()
         search = open_home(search)
         home, places = search.home, min(sweep.cfg.jobs, len(search.numbers))
-        start = on_cluster(sweep, home) if sweep.launcher else on_this_machine(sweep)
+        start = starter(sweep, home, new)
     words = [[str(home), f"{i}", f"{places}"] for i in range(places)]
     jobs = [Job(i, line, f"place_{i}", program=PLACE) for i, line in enumerate(words)]
     print(f"search: {home}, {len(search.numbers)} members, decisions after {search.rounds}")
-    with MemberTable(search) as shown:
+    with hold(home, alone=True), MemberTable(search) as shown:
         caught = train_all(jobs, home, places, start, shown)
     if caught:
         again = f"{program('train')} resume={home}"
@@ -161,6 +162,10 @@ def finish_search(sweep: Sweep, search: Search, failures: list[str]) -> None:
         export(home / best.name)
     if sweep.cfg.report:
         compare(home)
+    size = sum(x.stat().st_size for x in home.rglob("*") if x.is_file()) / 1e6
+    steps = sum(x.iteration for x in members) * search.cfg.num_envs * search.cfg.num_steps
+    seconds = sum(x.cpu_s for x in members)
+    print(f"{steps / 1e6:.3g} M samples, {seconds:.0f} processor seconds, {size:.0f} MB in {home}")
     if failures:
         errors.exit_with_error(f"{len(failures)} failed: {', '.join(failures)}", 1)
 
@@ -193,7 +198,7 @@ def run(sweep: Sweep) -> None:
     jobs = [Job(i, [*more, *line], run_name(line, sweep.lists)) for i, line in lines]
     with errors.one_line_errors():
         home = make_home(sweep) if first else None
-        start = on_cluster(sweep, home) if home and sweep.launcher else on_this_machine(sweep)
+        start = starter(sweep, home, new=True)
     places = len(jobs) if sweep.launcher and sweep.cfg.jobs == 1 else sweep.cfg.jobs
     caught = train_all(jobs, home, min(places, len(jobs)), start)
     for path in home.iterdir() if home else ():
@@ -299,6 +304,18 @@ def command(job: Job, **variables: str) -> list[str]:
     return ["env", *(f"{name}={x}" for name, x in variables.items()), *words]
 
 
+def starter(sweep: Sweep, home: Path | None, new: bool) -> Start:
+    """What starts trainings; ValueError if there is no such cluster: a new directory is removed."""
+    if not home or not sweep.launcher:
+        return on_this_machine(sweep)
+    try:
+        return on_cluster(sweep, home)
+    except ValueError:
+        if new:
+            shutil.rmtree(home)
+        raise
+
+
 def on_this_machine(sweep: Sweep) -> Start:
     """Starts trainings as processes. Several at once take the CUDA devices in turn."""
     several = sweep.cfg.jobs > 1
@@ -339,7 +356,6 @@ def on_cluster(sweep: Sweep, home: Path) -> Start:
             **{key if key in COMMON else f"slurm_{key}": x for key, x in sweep.resources.items()}
         )
     except Exception as error:  # submitit has several, and some of its own plugins'
-        shutil.rmtree(home)
         raise ValueError(f"hydra/launcher={sweep.launcher}: {errors.reason(error)}") from None
     return lambda job, place: ClusterJob(executor.submit(subprocess.call, command(job)), job.name)
 
