@@ -92,6 +92,7 @@ class Member:
         trainer.close()
         self.write({"iteration": i, "ended": "done"})
 
+    # Why: docs/decisions/searches.md
     def decide(self, trainer: Trainer) -> Iterator[bool]:
         """Stop, copy or go on, if a decision is due; yields False while it cannot be made.
 

@@ -368,18 +368,34 @@ def test_grid_is_a_multirun(capsys):
     assert ["task=cartpole", "seed=1", "algo.hidden=[9]"] in sweep.lines
 
 
-def test_a_signal_and_its_continuation():
-    """SIGTERM to the command ends all after a checkpoint; resume= goes on to the same decisions."""
+def test_the_command_may_be_ended_and_killed():
+    """SIGTERM ends all after a checkpoint, SIGKILL ends the command alone, whose places notice it;
+    resume= goes on to the same decisions, and trains no member anew that has ended."""
     longer = (*ASHA[:2], *ASHA[-1:], "search.every=40", "iterations=160")
     rows = finished(begin("one", *longer))
     words = (*WORDS, *longer, SPACE, "run_dir=two", "report=false")
     line = [sys.executable, "-m", "gpusim_rl.commands.train"]
     env = os.environ | {"PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([*line, *words], env=env, stdout=subprocess.PIPE, text=True)
-    while not [*Path("two").glob("*/metrics.jsonl")] and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    said, _ = process.communicate(timeout=300)
-    assert process.returncode == 143 and "resume=two jobs=1 continues" in said
-    assert subprocess.run([*line, "resume=two"], env=env, check=False).returncode == 0
+
+    def start_until(*words: str, iterations: int, number: int) -> tuple[int, str]:
+        """The exit code and the output of the command, signalled once so much is done."""
+        with subprocess.Popen(
+            [*line, *words], env=env, stdout=subprocess.PIPE, text=True
+        ) as process:
+            while process.poll() is None:
+                files = Path("two").glob("*/metrics.jsonl")
+                if sum(x.read_text().count("\n") for x in files) >= iterations:
+                    process.send_signal(number)
+                    break
+                time.sleep(0.02)
+            said, _ = process.communicate(timeout=300)
+        return process.returncode, said
+
+    code, said = start_until(*words, iterations=20, number=signal.SIGTERM)
+    assert code == 143 and "resume=two jobs=1 continues" in said
+    assert start_until("resume=two", iterations=180, number=signal.SIGKILL)[0] == -9
+    done = subprocess.run(
+        [*line, "resume=two"], env=env, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "best of 4: member_" in done.stdout, done.stderr
     assert told(read_search(Path("two"))) == rows
