@@ -5,7 +5,7 @@
 A study has 16 members of cartpole, whose learning rates are planted from 1e-6 to 1e-1 and stay what
 they are (lr_min = lr_max). All step side by side. A member is scored as those of a search are. The
 decisions of asha are made by `population.rules` from the scores that were stored. Members whose
-rate is below 1e-5 and that asha has stopped are not trained on, since they learn nothing. FILE gets
+rate is below 1e-4 and that asha has stopped are not trained on, since they learn nothing. FILE gets
 a line for each study; one that stands there is not done again.
 """
 
@@ -26,7 +26,7 @@ from gpusim_rl.population import rules
 from gpusim_rl.training.trainer import evaluate
 
 MEMBERS, LOW, HIGH = 16, 1e-6, 1e-1
-EVERY, LIMIT, TARGET = 12, 72, 0.95  # iterations, the first rung being after a whole episode
+EVERY, LIMIT, TARGET = 10, 72, 0.95  # iterations: a search begins with a whole episode, too
 NEAR = 10.0  # return of the training from which on each second iteration is scored
 WORDS = ("task=cartpole", "device=cpu", "threads=1", "sim.threads=1", "log=none")
 
@@ -59,7 +59,7 @@ def study(number: int) -> dict[str, Any]:
     rungs, alive = rules.rounds(search, EVERY, LIMIT), [*members]  # pyright: ignore
     size, spent, first = next(iter(members.values())).made.size, 0, {}
     for i in range(1, LIMIT + 1):
-        trained = [x for x in members if x in alive or members[x].rate >= 1e-5]
+        trained = [x for x in members if x in alive or members[x].rate >= 1e-4]
         reached = [x for x in trained if members[x].step(i in rungs and x in alive)]
         spent += len(alive)
         for name, who, samples in (

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
-FIRST, BEFORE = 0.25, 0.5  # shares of the iterations between which a training may be given up
-RISES = 2.0  # standard errors by which the newer half of the returns is above the older
+FIRST, BEFORE = 0.35, 0.5  # shares of the iterations between which a training may be given up
+RISES = 1.5  # standard errors by which the newer half of the returns is above the older
 LEAST = 0.02  # of the range of all returns, which such a rise also exceeds
-LASTING = 0.08  # share of the iterations for which no rise was seen
+LASTING = 0.1  # share of the iterations for which no rise was seen
 SUCCESS = 0.05  # in an evaluation, with which there is hope
 FROZEN = 1e-7  # KL divergence of an update [nat] that changes nothing
 ROWS = 8  # at least, of which a rise is judged
@@ -16,7 +16,7 @@ ROWS = 8  # at least, of which a rise is judged
 def hopeless(rows: Sequence[Mapping[str, float]], iterations: int) -> str:
     """Why a training of so many iterations is given up after these rows; empty: it is not.
 
-    It must have been evaluated without success, between a quarter and a half of its iterations. And
+    It must have been evaluated without success, between a third and a half of its iterations. And
     for some time its return was no higher in the newer half of its last rows than in the older.
     """
     now = int(rows[-1]["iteration"])
