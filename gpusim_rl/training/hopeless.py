@@ -17,7 +17,8 @@ def hopeless(rows: Sequence[Mapping[str, float]], iterations: int) -> str:
     """Why a training of so many iterations is given up after these rows; empty: it is not.
 
     It must have been evaluated without success, between a third and a half of its iterations. And
-    for some time its return was no higher in the newer half of its last rows than in the older.
+    for some time its return was no higher in the newer half of its last rows than in the older, or
+    its updates changed nothing.
     """
     now = int(rows[-1]["iteration"])
     if not FIRST * iterations <= now <= BEFORE * iterations:
@@ -26,14 +27,13 @@ def hopeless(rows: Sequence[Mapping[str, float]], iterations: int) -> str:
     if not found or max(found) >= SUCCESS:
         return ""
     lasting = [x for x in rows if x["iteration"] > now - max(3, LASTING * iterations)]
-    ends = range(len(rows) - len(lasting) + 1, len(rows) + 1)
-    if any(rises([x.get("return", math.nan) for x in rows[:end]]) for end in ends):
-        return ""
-    values = [
-        x["return"] for x in rows[len(rows) // 2 :] if math.isfinite(x.get("return", math.nan))
-    ]
     kl = [x["approx_kl"] for x in lasting if "approx_kl" in x]
     frozen = bool(kl) and max(map(abs, kl)) < FROZEN
+    returns = [x.get("return", math.nan) for x in rows]
+    ends = range(len(rows) - len(lasting) + 1, len(rows) + 1)
+    if not frozen and any(rises(returns[:end]) for end in ends):
+        return ""
+    values = [x for x in returns[len(rows) // 2 :] if math.isfinite(x)]
     cause = "updates change nothing" if frozen else "the return no longer rises"
     mean = f"{fmean(values):.3g}" if values else "unknown"
     return f"hopeless: no success in {len(found)} evaluations, and {cause} (mean {mean})"

@@ -39,7 +39,7 @@ def test_curves(seed):
         assert given_up(noisy(curve, seed), success=0.2) == 0
     for curve in (
         lambda i: 0.1 * i,
-        lambda i: i**2 / 1000,
+        lambda i: i**2 / 500,
         lambda i: 20 / (1 + math.exp(5 - i / 9)),
     ):
         assert given_up(noisy(curve, seed)) == 0
