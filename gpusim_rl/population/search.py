@@ -36,6 +36,7 @@ KINDS = ("log", "uniform", "whole")
 OF_ALL = ("search", "jobs", "run_dir", "resume")  # words that no member gets
 OWN = ("seed", "iterations", "num_envs", "num_steps")  # of all members: they are compared by these
 NOT_HERE = ("gate", "export", "plan", "start", "demos", "auto_resume", "cluster", "film_every")
+NOT_HERE += ("log", "save_every")
 FEWEST = {"asha": 2, "pbt": 3, "random": 1}  # members
 
 
@@ -74,7 +75,8 @@ class Search:
     def configure(self, name: str) -> Config:
         """The configuration of a member, which goes on where it is."""
         words = [*self.line(name), quoted("run_dir", self.home / name), "auto_resume=true"]
-        words += ["export=none", "report=false", "log=none", quoted("log.group", self.home.name)]
+        # a row comes at once where a checkpoint is due, also on a GPU
+        words += ["export=none", "report=false", "log=none", f"save_every={self.every}"]
         return check_training(compose_plain("config", words), words)
 
     def write(self) -> None:
@@ -274,10 +276,10 @@ def check_words(section: SearchSection, plain: Plain, given: dict[str, str]) -> 
         raise ValueError(
             f"search.trials={section.trials}: search={section.name} needs {fewest} members at least"
         )
-    for key in (*NOT_HERE, "log"):
+    for key in NOT_HERE:
         if key in given and plain[key] not in (None, False):
-            raise ValueError(f"{given[key]}: not with search={section.name}, of which the best "
-                             "member is exported at the end")  # fmt: skip
+            why = "members save at decisions, and the best is exported"
+            raise ValueError(f"{given[key]}: not with search={section.name}, whose {why}")
 
 
 def first_round(section: SearchSection, cfg: Config) -> int:
