@@ -305,6 +305,7 @@ REFUSED = {
     f"search=asha search.every=1 task.episode=1 search.space={{{KL}}}": "an episode lasts 5 iter",
     f"search=asha search.every=100 search.space={{{KL}}}": "no decision before iterations=80",
     f"search=asha gate=true search.space={{{KL}}}": "gate=true: not with search=asha",
+    f"search=asha save_every=5 search.space={{{KL}}}": "save_every=5: not with search=asha",
     f"-m search=asha seed=1,2 search.space={{{KL}}}": "leave out -m",
 }
 
@@ -320,6 +321,7 @@ def test_wrong_words_are_one_line(line, capsys):
     assert REFUSED[line] in refused_here("train.py", *found.split(), *words, *small, capsys=capsys)
 
 
+@pytest.mark.slow
 def test_a_whole_search(capsys):
     """Started by its command, stopped, continued, read by play.py; its report needs no network."""
     words = (*WORDS, *PBT, SPACE, "run_dir=search")
@@ -368,6 +370,7 @@ def test_grid_is_a_multirun(capsys):
     assert ["task=cartpole", "seed=1", "algo.hidden=[9]"] in sweep.lines
 
 
+@pytest.mark.slow
 def test_the_command_may_be_ended_and_killed():
     """SIGTERM ends all after a checkpoint, SIGKILL ends the command alone, whose places notice it;
     resume= goes on to the same decisions, and trains no member anew that has ended."""
