@@ -21,6 +21,7 @@ import torch
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.commands.train import configure
 from gpusim_rl.core.arguments import parse, show_usage
+from gpusim_rl.core.errors import one_line_errors
 from gpusim_rl.evaluation.evaluate import FEWEST, SEARCH_SEED
 from gpusim_rl.population import rules
 from gpusim_rl.training.trainer import evaluate
@@ -87,7 +88,8 @@ def study(number: int) -> dict[str, Any]:
 def main(words: list[str]) -> None:
     """Do the studies that the file lacks, and print the ratio of each."""
     show_usage(words, __doc__)
-    (name,), values = parse(words, ("studies",), "FILE.jsonl, and perhaps studies=[1,2]", 1)
+    with one_line_errors():
+        (name,), values = parse(words, ("studies",), "FILE.jsonl, and perhaps studies=[1,2]", 1)
     torch.set_num_threads(1)
     file = Path(name)
     rows = [json.loads(x) for x in file.read_text().splitlines()] if file.exists() else []
