@@ -165,7 +165,7 @@ def finish_search(sweep: Sweep, search: Search, failures: list[str]) -> None:
     size = sum(x.stat().st_size for x in home.rglob("*") if x.is_file()) / 1e6
     steps = sum(x.iteration for x in members) * search.cfg.num_envs * search.cfg.num_steps
     seconds = sum(x.cpu_s for x in members)
-    print(f"{steps / 1e6:.3g} M samples, {seconds:.0f} processor seconds, {size:.0f} MB in {home}")
+    print(f"{steps / 1e6:.3g} M samples, {seconds:.0f} processor seconds, {size:.3g} MB in {home}")
     if failures:
         errors.exit_with_error(f"{len(failures)} failed: {', '.join(failures)}", 1)
 
