@@ -159,7 +159,8 @@ def finish_search(sweep: Sweep, search: Search, failures: list[str]) -> None:
         print(f"best of {len(members)}: {best.name}, {search.section.goal} {best.score[0]:.3f}")
         if search.section.name == "pbt":
             write_curriculum(search, best.name)
-        export(home / best.name)
+        if not exports(search.words):
+            export(home / best.name)
     if sweep.cfg.report:
         compare(home)
     size = sum(x.stat().st_size for x in home.rglob("*") if x.is_file()) / 1e6

@@ -116,8 +116,9 @@ class Training:
         processes only the first yields rows: there `stop` ends it, which all processes follow.
         TrainingFailed if it went wrong too often.
         """
-        if self.iteration.iterations == 0:
-            # a training that goes wrong at once has a state to go back to
+        if self.saved != self.iteration.iterations == 0:
+            # A training that goes wrong at once has a state to go back to. The one that it goes on
+            # from is not written anew: a kill meanwhile would leave none that is whole.
             self.save()
         last = self.over
         try:

@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 
+from gpusim_rl.commands.train import configure
 from gpusim_rl.core.paths import search_path
 from gpusim_rl.envs import curriculum
 from gpusim_rl.population import rules, table
@@ -300,7 +301,7 @@ REFUSED = {
     f"search=grid search.space={{{KL}}}": "search=grid takes lists of values alone",
     "search=pbt search.space={algo.update_epochs:{whole:[1,9]}}": "cannot change in training",
     "search=pbt search.space={algo.learning_rate:{log:[0.1,1]}}": "search algo.lr_max",
-    "task=quadruped search=pbt search.space={task.fastest:[1,2]}": "pbt changes single numbers",
+    "task=quadruped search=pbt search.space={task.fastest:[1,2]}": "expected a list, such as",
     "search=pbt search.space={task.mjcf:[a.xml,b.xml]}": "pbt changes numbers alone",
     f"search=asha search.every=1 task.episode=1 search.space={{{KL}}}": "an episode lasts 5 iter",
     f"search=asha search.every=100 search.space={{{KL}}}": "no decision before iterations=80",
@@ -318,7 +319,23 @@ def test_wrong_words_are_one_line(line, capsys):
         found, space = line.split("search.space=", 1)
         words = [f"search.space={space}"]
     small = [x for x in WORDS if not (x.startswith("task.episode") and "task.episode" in line)]
-    assert REFUSED[line] in refused_here("train.py", *found.split(), *words, *small, capsys=capsys)
+    line_words = [*small, *found.split(), *words]
+    assert REFUSED[line] in refused_here("train.py", *line_words, capsys=capsys)
+
+
+def test_a_run_that_goes_on_from_its_beginning():
+    """It does not write that checkpoint anew: a kill meanwhile would leave none that is whole."""
+    words = (*WORDS, "iterations=1", "report=false", "export=none", "run_dir=run")
+    trainer = Trainer(configure(*words, "auto_resume=true"), observed=False)
+    trainer.loop.save()
+    trainer.loop.checkpoint_writer.close()
+    (first,) = trainer.run.checkpoints.saved()
+    before = first.stat()
+    del trainer
+    again = Trainer(configure(*words, "auto_resume=true"), observed=False)
+    assert [row["iteration"] for row in again.steps()] == [1]
+    again.close()
+    assert (first.stat().st_ino, first.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 @pytest.mark.slow
