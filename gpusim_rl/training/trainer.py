@@ -18,7 +18,7 @@ A population has several in one process, each with `observed=False`, whose rows 
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -123,7 +123,7 @@ class Trainer:
         if first:
             self.loop.attempt(lambda: self.run.json("metrics.json", described(metrics)))
 
-    def steps(self, stop: Callable[[], int] = lambda: 0) -> Iterator[Row]:
+    def steps(self, stop: Callable[[], int] = lambda: 0) -> Generator[Row]:
         """Train, and yield each row of metrics.
 
         It may be left at any row. The last iteration is saved then, and `close` ends the loggers.
