@@ -134,12 +134,13 @@ class Trainer:
         task, sim, ring = self.loop.iteration.env.task, self.cfg.sim, self.loop.iteration.ring
         first = filter(None, [f"run: {self.run.path}", self.device_overrides, task.difference])
         where = sim.name, self.cfg.device, task.physics
+        size = ring.describe() if ring else ""
         cost = solver_cost(*where, task.substeps, bool(sim.conditional))
         order = order_of_contacts(*where, bool(sim.deterministic))
         failed = True
         try:
             with self.table:
-                lines = "; ".join(first), ring and ring.describe(), cost, order, self.sink.where
+                lines = "; ".join(first), size, cost, order, self.sink.where
                 for line in filter(None, lines):
                     self.table.say(line)
                 with closing(self.loop.steps(stop)) as rows:
