@@ -307,6 +307,7 @@ REFUSED = {
     f"search=asha search.every=100 search.space={{{KL}}}": "no decision before iterations=80",
     f"search=asha gate=true search.space={{{KL}}}": "gate=true: not with search=asha",
     f"search=asha save_every=5 search.space={{{KL}}}": "save_every=5: not with search=asha",
+    "search.trials=4": "search.trials needs search=grid, random, asha or pbt",
     f"-m search=asha seed=1,2 search.space={{{KL}}}": "leave out -m",
 }
 
