@@ -8,17 +8,16 @@ from gpusim_rl.core.sections import check, number, word
 
 
 @dataclass(kw_only=True, frozen=True)
-class Settings:
-    """What conf/algo/sac.yaml explains. What a curriculum changes is a tensor ()."""
+class SoftSettings:
+    """Numbers of all learners from a ring, with a temperature. What a curriculum changes is a
+    tensor ()."""
 
     gamma: float = number(SHARE)
     replay: int = number(COUNT)
     save_ring: bool
     warmup: int = number(COUNT)
     updates: int = number(COUNT)
-    policy_delay: int = number(COUNT)
     batch_size: int = number(COUNT)
-    window: int = number(COUNT)
     learning_rate: float = number(POSITIVE)
     alpha: float = number(POSITIVE)
     alpha_rate: float = number(POSITIVE)
@@ -31,9 +30,20 @@ class Settings:
     tf32: bool
     hidden: tuple[int, ...] = number(WIDTH)
     activation: str
-    encoders: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
     def __post_init__(self) -> None:
         check(self, "algo")
+
+
+@dataclass(kw_only=True, frozen=True)
+class Settings(SoftSettings):
+    """What conf/algo/sac.yaml explains."""
+
+    policy_delay: int = number(COUNT)
+    window: int = number(COUNT)
+    encoders: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.window >= self.replay:
             raise ValueError(f"algo.window={self.window}: expected less than algo.replay")
