@@ -204,6 +204,7 @@ class LearnerSpec(Generic[L]):
     files: tuple[FileKey, ...] = ()  # keys that name files, whose contents `Spec.given` has
     ring: Callable[[Any], RingSpec] | None = None  # of its settings; else it is given a rollout
     world_multiple: Callable[[Any], int] | None = None  # that divides a process's worlds
+    dreams: bool = False  # it learns with `Spec.dreams`: not of teams, nor from a reward model
     # with demos=, it stands in the learner's place, and begins as their clone
     clone: "Callable[[L, Spec], Clone] | None" = None
     # before the first step, such as a ring with demos=; it may tell what it did
@@ -222,6 +223,8 @@ class LearnerSpec(Generic[L]):
                 entries: list[Any] = [*value] if isinstance(value, tuple) else [None]
                 fits = all(isinstance(x, kind) for x in entries)
                 wanted = f"tuple of {kind.__name__}"
+            elif part.name == "dreams":
+                fits, wanted = isinstance(value, bool), "bool"
             elif part.name == "settings":
                 fits, wanted = isinstance(value, type) and is_dataclass(value), "dataclass"
             else:

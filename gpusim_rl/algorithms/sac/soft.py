@@ -126,15 +126,16 @@ class SoftLearner:
         """One cycle of updates. In place."""
         raise NotImplementedError
 
-    def step(self, optimizer: FlatAdam, loss: Tensor) -> None:
-        """One step of an optimizer, none before the warm-up's end. In place."""
+    def step(self, optimizer: FlatAdam, loss: Tensor, ready: Tensor | None = None) -> None:
+        """One step of an optimizer, none unless `ready`: before the warm-up's end. In place."""
         optimizer.write(torch.autograd.grad(loss, [*optimizer.gradients]))
         self.group.all_reduce(optimizer.grads)
         with torch.no_grad():
             self.loss.copy_(loss.detach().view(1))
             self.group.all_reduce(self.loss)
             # a loss that is no number is skipped by the kernels that clip
-            optimizer.clip(torch.where(self.ready, self.loss, torch.nan))
+            ready = self.ready if ready is None else ready
+            optimizer.clip(torch.where(ready, self.loss, torch.nan))
         optimizer.step()
 
     def measures(self) -> Tensor:
