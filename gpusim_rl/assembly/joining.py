@@ -111,7 +111,7 @@ def check_dreams(env: Env, run: RunSpec) -> None:
     reasons = {
         "of one agent, and the worlds have several": env.agents > 1,
         "of what rows of worlds have, and the task has further views": bool(env.observer.further),
-        "the task's own reward: set reward=none": bool(run.reward),
+        "of the task's own reward alone: set reward=none": bool(run.reward),
         "of its own worlds: set cluster=none": bool(run.make_source),
     }
     for reason in (reason for reason, holds in reasons.items() if holds):

@@ -31,7 +31,7 @@ from gpusim_rl.networks.squashed import SoftActorCritic
 NAMES = ("qpos", "qvel", "sensordata")  # what the model predicts
 TAKEN = [*(f"rows/{x}" for x in NAMES), *(f"after/{x}" for x in (*NAMES, "ctrl")), "fault"]
 SAMPLES = 8192  # recorded steps of a regression
-USELESS = 1.0  # share of the variance left, from which on a model is worth nothing
+USELESS = 3.0  # share of the variance left, from which on nobody follows a model
 
 
 class Dreamed(NamedTuple):

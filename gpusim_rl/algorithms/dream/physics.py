@@ -49,11 +49,10 @@ class Physics:
             )
         # columns of qpos and qvel that belong to the base
         self.of_pos, self.of_vel = (7, 6) if self.free else (0, 0)
-        turns, endless = (
-            torch.tensor([kinds[j] == HINGE and not (m.jnt_limited[j] and x) for j in joints])
-            for x in (False, True)
-        )
-        self.hinges, self.limited = (x.nonzero()[:, 0].to(device) for x in (turns, ~endless))
+        hinges = [kinds[j] == HINGE for j in joints]
+        limited = [not x or bool(m.jnt_limited[j]) for j, x in zip(joints, hinges, strict=True)]
+        which = (torch.tensor(x, dtype=torch.bool).nonzero()[:, 0] for x in (hinges, limited))
+        self.hinges, self.limited = (x.to(device) for x in which)
         self.readings = {**BASE} if self.free else {}
         self.readings |= {"qpos.joints": len(joints), "qvel.joints": len(joints)}
         at: dict[str, list[int]] = {"places": [], "vectors": [], "quaternions": []}
