@@ -56,6 +56,7 @@ class Spec:
     # gives those of both views and of the action; ValueError if the task declares a wrong one
     mirrors: Callable[[], ViewMirrors | None] = lambda: None
     group: ProcessGroup = SINGLE  # that learn together, each from its own worlds
+    fused: bool = False  # write kernels of pure functions of rows
     captured: bool = False  # record each part of an update in a CUDA graph
     older_policy: bool = False  # steps may be of an older policy than the one that learns
     # (1,) int64, how often it took what another run had learned: it draws other numbers then

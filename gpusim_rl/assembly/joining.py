@@ -208,6 +208,7 @@ def make_spec(env: Env, run: RunSpec) -> Spec:
         given=run.given,
         mirrors=partial(find_mirrors, env, env.task.history),
         group=env.group,
+        fused=run.fuse != "off",
         captured=run.graph != "off" and not whole,
         threads=run.threads,
         timer=PartTimer(env.device),

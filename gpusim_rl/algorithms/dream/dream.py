@@ -23,9 +23,10 @@ from gpusim_rl.algorithms.sac.soft import (
 from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import ENDS, NUMBER, Record
 from gpusim_rl.core.ring import Ring, cleared
-from gpusim_rl.core.states import Live, shared
+from gpusim_rl.core.states import Live, Rows, shared
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.envs.dreams import Dreams
+from gpusim_rl.envs.dreams import UNUSED, Dreams
+from gpusim_rl.fuse.adjoint import with_gradient
 from gpusim_rl.networks.squashed import SoftActorCritic
 
 NAMES = ("qpos", "qvel", "sensordata")  # what the model predicts
@@ -89,7 +90,12 @@ class Dream(SoftLearner):
         of_model = (Metric("model_error", "loss/model", "variance left", ".2f", "model error"),)
         of_model += tuple(Metric(f"model/{x}", f"model/{x}") for x in physics.readings)
         self.metrics = (*SoftLearner.metrics, *of_model)
+        # rows that one step hands to the next
+        kept = [x for x in self.dreams.rows() if not x.startswith(UNUSED)]
+        self.carried, self._before, self._after = [*kept, "env/invalid"], self.before, self.after
         self.join_streams()
+        if spec.fused:
+            self.make_kernels()
         if flat := terms_without_slope(self.dreams, spec.action_width):
             says = f"no gradient of the reward terms {', '.join(flat)}: the values alone show them"
             print(f"algo=dream: {says}", file=sys.stderr, flush=True)
@@ -180,31 +186,56 @@ class Dream(SoftLearner):
 
     # -- dreams ------------------------------------------------------------------------------------
 
+    def before(self, rows: Rows) -> Rows:
+        """What a dreamed step changes before the physics, and the model's inputs; pure."""
+        acted = self.dreams.act(rows, rows["dream/action"])
+        changed = {x: acted[x] for x in self.carried if acted[x] is not rows[x]}
+        return changed | {"dream/inputs": self.model.physics.inputs(acted)}
+
+    def after(self, rows: Rows) -> Rows:
+        """What it changes from the model's change on, its reward, end and critic's view; pure."""
+        rng = self.numbers.of_rows(rows)
+        moved = rows | self.model.physics.moved(rows, rows["dream/change"])
+        end = self.dreams.end(moved, rng)
+        seen, step = self.dreams.observe(end, rng), end.step
+        changed = {x: seen[x] for x in self.carried if seen[x] is not rows[x]}
+        changed |= {"dream/reward": step.reward, "dream/end": step.end}
+        return changed | {"dream/ended": step.terminated | step.fault}
+
+    def make_kernels(self) -> None:
+        """Let kernels take the functions of a dreamed step, and their gradients."""
+        live = {x: y.float() if y.is_floating_point() else y for x, y in self.dreams.rows().items()}
+        live |= {x: y[: self.spec.num_rows] for x, y in self.numbers.rows().items()}
+        floats = [x for x in self.carried if live[x].is_floating_point()]
+        action = live["action"].new_zeros(self.spec.num_rows, self.spec.action_width)
+        given = {"dream/action": action}
+        self._before = with_gradient("a dream's act", self.before, live | given, [*given, *floats])
+        given = {"dream/change": action.new_zeros(self.spec.num_rows, len(self.model.mean))}
+        self._after = with_gradient("a dream's end", self.after, live | given, [*given, *floats])
+
     def dream(self, steps: Record, alive: Tensor) -> Dreamed:
         """Dreams from recorded steps (n, …), of which those count where alive (n,) is 1."""
-        policy, dreams, nu = self.policy, self.dreams, self.spec.action_width
+        policy, nu = self.policy, self.spec.action_width
         block = {x: y.view(len(alive), self.cfg.steps, -1) for x, y in self.numbers.rows().items()}
-        rows, parts = dreams.begin(steps), [list[Tensor]() for _ in Dreamed._fields]
+        rows, parts = self.dreams.begin(steps), [list[Tensor]() for _ in Dreamed._fields]
         rewards, log_probs, views, living = parts
         views.append(rows["view/critic"])
         living.append(alive)
         for t in range(self.cfg.steps):
-            rng = self.numbers.of_rows({x: y[:, t] for x, y in block.items()})
+            rows |= {x: y[:, t] for x, y in block.items()}
             obs = torch.where(alive[:, None] > 0, rows["view/actor"], 0.0)
-            noise = rng.normal("dream/action", nu)
+            noise = self.numbers.of_rows(rows).normal("dream/action", nu)
             action, log_prob = policy.draw(policy.actor.normalizer(obs), noise)
             if action.requires_grad:  # one dream that overflows spoils no other
                 action.register_hook(lambda grad: grad.nan_to_num(0.0, 0.0, 0.0))
-            rows = dreams.act(rows, action * policy.bound)
-            rows |= self.model.predict(rows)
-            end = dreams.end(rows, rng)
-            ended = end.step.terminated | end.step.fault
-            rewards.append(torch.where(alive > 0, end.step.reward, 0.0))
+            rows |= self._before(rows | {"dream/action": action * policy.bound})
+            change = self.model.predict(rows["dream/inputs"])
+            rows |= self._after(rows | {"dream/change": change})
+            rewards.append(torch.where(alive > 0, rows["dream/reward"], 0.0))
             log_probs.append(log_prob)
-            alive = alive * (~ended).float()
+            alive = alive * (~rows["dream/ended"]).float()
             living.append(alive)
-            views.append(torch.where(alive[:, None] > 0, end.step.end, 0.0))
-            rows = dreams.observe(end, rng)
+            views.append(torch.where(alive[:, None] > 0, rows["dream/end"], 0.0))
         return Dreamed(*map(torch.stack, parts))
 
     def learn(self, ring: Ring) -> None:

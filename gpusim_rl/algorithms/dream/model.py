@@ -53,11 +53,11 @@ class Model(nn.Module):
             y = torch.baddbmm(b, F.silu(y) if i else y, w)
         return y.transpose(0, 1).reshape(len(z), -1)
 
-    def predict(self, rows: Rows) -> Rows:
-        """`qpos`, `qvel` and `sensordata` (n, …) after the step of rows with their `ctrl`."""
-        z = self.normalized(self.physics.inputs(rows))
+    def predict(self, x: Tensor) -> Tensor:
+        """The change (n, k) of inputs (n, width)."""
+        z = self.normalized(x)
         rest = self.networks(z).clamp(-FARTHEST, FARTHEST)
-        return self.physics.moved(rows, torch.addmm(self.mean, z, self.linear) + self.scale * rest)
+        return torch.addmm(self.mean, z, self.linear) + self.scale * rest
 
     def loss(self, x: Tensor, change: Tensor, valid: Tensor) -> Tensor:
         """Sum over valid (n,) inputs (n, width) of the mean squared error of what L leaves."""
