@@ -43,15 +43,15 @@ DERIVATIVES: dict[str, tuple[str, ...]] = {
     "{k}(1.0) / wp::sqrt({0})": ("{k}(-0.5) * {g} * {y} * {y} * {y}",),
     "{k}(1.0) / ({k}(1.0) + wp::exp(-{0}))": ("{g} * {y} * ({k}(1.0) - {y})",),
     "{0} - wp::trunc({0})": ("{g}",),
-    "maximum({0}, {1})": tuple(
-        f"{{0}} == {{1}} ? {{g}} * {{k}}(0.5) : {{0}} {sign} {{1}} ? {{g}} : {{k}}(0.0)"
-        for sign in "><"
+    "maximum({0}, {1})": (
+        "{0} == {1} ? {g} * {k}(0.5) : {0} < {1} ? {k}(0.0) : {g}",
+        "{0} == {1} ? {g} * {k}(0.5) : {0} > {1} ? {k}(0.0) : {g}",
     ),
-    "minimum({0}, {1})": tuple(
-        f"{{0}} == {{1}} ? {{g}} * {{k}}(0.5) : {{0}} {sign} {{1}} ? {{g}} : {{k}}(0.0)"
-        for sign in "<>"
+    "minimum({0}, {1})": (
+        "{0} == {1} ? {g} * {k}(0.5) : {0} > {1} ? {k}(0.0) : {g}",
+        "{0} == {1} ? {g} * {k}(0.5) : {0} < {1} ? {k}(0.0) : {g}",
     ),
-    "relu({0})": ("{0} > {k}(0.0) ? {g} : {k}(0.0)",),
+    "relu({0})": ("{0} <= {k}(0.0) ? {k}(0.0) : {g}",),
     "at_least({0}, {1})": ("{0} >= {1} ? {g} : {k}(0.0)", "{0} < {1} ? {g} : {k}(0.0)"),
     "at_most({0}, {1})": ("{0} <= {1} ? {g} : {k}(0.0)", "{0} > {1} ? {g} : {k}(0.0)"),
     "at_most(at_least({0}, {1}), {2})": (
@@ -120,7 +120,7 @@ def patterns() -> list[tuple[re.Pattern[str], tuple[str, ...]]]:
 
 
 def derivatives_of(text: str) -> tuple[list[str], tuple[str, ...]]:
-    """The operands of an expression, and the derivative by each; UnknownOperator if there is none."""
+    """The operands of an expression, and the derivative by each; else UnknownOperator."""
     for pattern, derivatives in patterns():
         if found := pattern.fullmatch(text):
             return [found[f"a{i}"] for i in range(len(derivatives))], derivatives

@@ -91,7 +91,8 @@ class Dream(SoftLearner):
         of_model += tuple(Metric(f"model/{x}", f"model/{x}") for x in physics.readings)
         self.metrics = (*SoftLearner.metrics, *of_model)
         # rows that one step hands to the next
-        kept = [x for x in self.dreams.rows() if not x.startswith(UNUSED)]
+        live = self.dreams.rows().items()
+        kept = [x for x, y in live if not x.startswith(UNUSED) and y.numel()]
         self.carried, self._before, self._after = [*kept, "env/invalid"], self.before, self.after
         self.join_streams()
         if spec.fused:
@@ -103,7 +104,7 @@ class Dream(SoftLearner):
 
     @staticmethod
     def make_policy(spec: Spec, cfg: Settings) -> SoftActorCritic:
-        """The networks that settings describe; ValueError if they cannot be as symmetric as asked."""
+        """The networks of settings; ValueError if they cannot be as symmetric as asked."""
         symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden)
         how: dict[str, Any] = dict(hidden=cfg.hidden, activation=cfg.activation, bound=cfg.bound)
         how |= dict(std=cfg.std, mirrors=mirrors if symmetry == "net" else None, seed=spec.seed)
