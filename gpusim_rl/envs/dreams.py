@@ -45,11 +45,11 @@ class Dreams:
     Attributes:
         columns: of a record that `begin` takes, and the physics after each step as `after/…`.
         model: the robot's MjModel.
-        terms: names of the columns of `End.terms`.
+        terms: names of the columns of `End.terms`; weights: (R,) of them, live.
     """
 
     def __init__(self, env: Env):
-        self._env, self.model, self.terms = env, env.task.mjm, env.terms
+        self._env, self.model, self.terms, self.weights = env, env.task.mjm, env.terms, env.weights
         self.columns: Columns = view_columns(env.views) | row_columns(env)
 
     def rows(self) -> Rows:

@@ -25,7 +25,7 @@ from gpusim_rl.core.record import ENDS, NUMBER, Record
 from gpusim_rl.core.ring import Ring, cleared
 from gpusim_rl.core.states import Live, Rows, shared
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.envs.dreams import UNUSED, Dreams
+from gpusim_rl.envs.dreams import PHYSICS, UNUSED, Dreams
 from gpusim_rl.fuse.adjoint import with_gradient
 from gpusim_rl.networks.squashed import SoftActorCritic
 
@@ -75,32 +75,31 @@ class Dream(SoftLearner):
         ones = (cfg.model_batch // rows, -(-SAMPLES // rows))
         self.ones_of_fit, self.ones_of_samples = (torch.ones(x, device=device) for x in ones)
         self.numbers = self.dreams.rng(self.n * cfg.steps)  # of all steps of the dreams
-        physics, live = Physics(self.dreams.model, device), self.dreams.rows()
-        live = {name: live[name].float() for name in (*NAMES, "ctrl")}
-        self.model = Model(
-            physics, live, members=cfg.members, hidden=cfg.model_hidden, seed=spec.seed
-        ).to(device)
-        symmetric, _ = spec.choose_symmetry(cfg.symmetry, cfg.hidden)
-        self.images = self.dreams.images() if symmetric == "net" else None
+        self.model, self.carried = self.make_model(), []
+        self.before_physics, self.after_physics = self.before, self.after
         rate = torch.as_tensor(cfg.model_rate, dtype=torch.float32, device=device).view(1)
         self.model_adam = FlatAdam({"model": [*self.model.parameters()]}, rate, cfg.max_grad_norm)
         self.rates |= {"model_rate": self.model_adam.all_rates}
-        self.left = torch.ones(len(physics.readings), device=device)
+        self.left = torch.ones(len(self.model.physics.readings), device=device)
         self.useless = torch.zeros((), dtype=torch.bool, device=device)
-        of_model = (Metric("model_error", "loss/model", "variance left", ".2f", "model error"),)
-        of_model += tuple(Metric(f"model/{x}", f"model/{x}") for x in physics.readings)
-        self.metrics = (*SoftLearner.metrics, *of_model)
-        # rows that one step hands to the next
-        live = self.dreams.rows().items()
-        kept = [x for x, y in live if not x.startswith(UNUSED) and y.numel()]
-        self.carried, self._before, self._after = [*kept, "env/invalid"], self.before, self.after
+        shares = [f"model/{x}" for x in self.model.physics.readings]
+        error = Metric("model_error", "loss/model", "variance left", ".2f", "model error")
+        self.metrics = (*SoftLearner.metrics, error, *map(Metric, shares, shares))
         self.join_streams()
-        if spec.fused:
-            self.make_kernels()
         if flat := terms_without_slope(self.dreams, spec.action_width):
             says = f"no gradient of the reward terms {', '.join(flat)}: the values alone show them"
             print(f"algo=dream: {says}", file=sys.stderr, flush=True)
         self._regress, self._fit = spec.capture(self.regress), spec.capture(self.fit)
+
+    def make_model(self) -> Model:
+        """The model of the worlds' physics, and the images that it learns from, too."""
+        cfg, spec, rows = self.cfg, self.spec, self.dreams.rows()
+        symmetry, _ = spec.choose_symmetry(cfg.symmetry, cfg.hidden)
+        self.images = self.dreams.images() if symmetry == "net" else None
+        physics, live = Physics(self.dreams.model, spec.device), {x: rows[x] for x in PHYSICS}
+        live = {name: x.float() for name, x in live.items()}
+        how: dict[str, Any] = dict(members=cfg.members, hidden=cfg.model_hidden, seed=spec.seed)
+        return Model(physics, live, **how).to(spec.device)
 
     @staticmethod
     def make_policy(spec: Spec, cfg: Settings) -> SoftActorCritic:
@@ -112,13 +111,18 @@ class Dream(SoftLearner):
         return SoftActorCritic(views, width, of_actions=False, **how).to(spec.device)
 
     def join_streams(self) -> None:
-        """Let all random streams of a dream join their block, before its numbers are drawn."""
+        """Let all random streams of a dream join their block, and make the kernels of a step."""
         rng, live = self.numbers, self.dreams.rows()
+        # rows that one step hands to the next
+        kept = [x for x, y in live.items() if not x.startswith(UNUSED) and y.numel()]
+        self.carried = [*kept, "env/invalid"]
         n = self.n * self.cfg.steps
         rows = {name: x[:1].expand(n, *x.shape[1:]) for name, x in live.items()}
         action = rng.normal("dream/action", self.spec.action_width)
         with torch.no_grad():
             self.dreams.observe(self.dreams.end(self.dreams.act(rows, action), rng), rng)
+        if self.spec.fused:
+            self.make_kernels()
 
     def update(self, ring: Ring) -> None:
         """The newest steps to normalizers, scale and model, then all dreams. In place."""
@@ -210,9 +214,11 @@ class Dream(SoftLearner):
         floats = [x for x in self.carried if live[x].is_floating_point()]
         action = live["action"].new_zeros(self.spec.num_rows, self.spec.action_width)
         given = {"dream/action": action}
-        self._before = with_gradient("a dream's act", self.before, live | given, [*given, *floats])
+        name, by = "a dream's act", [*given, *floats]
+        self.before_physics = with_gradient(name, self.before, live | given, by)
         given = {"dream/change": action.new_zeros(self.spec.num_rows, len(self.model.mean))}
-        self._after = with_gradient("a dream's end", self.after, live | given, [*given, *floats])
+        name, by = "a dream's end", [*given, *floats]
+        self.after_physics = with_gradient(name, self.after, live | given, by)
 
     def dream(self, steps: Record, alive: Tensor) -> Dreamed:
         """Dreams from recorded steps (n, …), of which those count where alive (n,) is 1."""
@@ -229,9 +235,9 @@ class Dream(SoftLearner):
             action, log_prob = policy.draw(policy.actor.normalizer(obs), noise)
             if action.requires_grad:  # one dream that overflows spoils no other
                 action.register_hook(lambda grad: grad.nan_to_num(0.0, 0.0, 0.0))
-            rows |= self._before(rows | {"dream/action": action * policy.bound})
+            rows |= self.before_physics(rows | {"dream/action": action * policy.bound})
             change = self.model.predict(rows["dream/inputs"])
-            rows |= self._after(rows | {"dream/change": change})
+            rows |= self.after_physics(rows | {"dream/change": change})
             rewards.append(torch.where(alive > 0, rows["dream/reward"], 0.0))
             log_probs.append(log_prob)
             alive = alive * (~rows["dream/ended"]).float()
@@ -320,22 +326,23 @@ def check_numbers(spec: Spec, cfg: Settings) -> None:
 def terms_without_slope(dreams: Dreams, action_width: int) -> list[str]:
     """The reward terms whose gradient by the action and by the physics is zero everywhere.
 
-    It is tried in states near those of the worlds now.
+    It is tried in states near those of the worlds now, and farther from them.
     """
     rows, generator = dreams.rows(), torch.Generator().manual_seed(0)
+    flat = [name for name, weight in zip(dreams.terms, dreams.weights, strict=True) if weight != 0]
 
     def near(x: Tensor, width: float) -> Tensor:
         noise = width * torch.randn(x.shape, generator=generator).to(x.device)
         return (x.float() + noise).requires_grad_()
 
-    action = near(rows["action"].new_zeros(len(rows["action"]), action_width), 0.5)
-    physics = {x: near(rows[x], width) for x, width in zip(NAMES, (0.05, 0.5, 0.1), strict=True)}
-    with torch.enable_grad():
-        terms = dreams.end(dreams.act(rows, action) | physics, dreams.rng(len(action))).terms
-    flat: list[str] = []
-    for name, term in zip(dreams.terms, terms.sum(0), strict=True):
-        by = [action, *physics.values()]
-        slopes = torch.autograd.grad(term, by, retain_graph=True, allow_unused=True)
-        if not any(x is not None and x.any() for x in slopes):
-            flat.append(name)
+    for far in (1.0, 10.0):
+        action = near(rows["action"].new_zeros(len(rows["time"]), action_width), 0.5)
+        physics = {x: near(rows[x], far * y) for x, y in zip(NAMES, (0.05, 0.5, 0.1), strict=True)}
+        with torch.enable_grad():
+            terms = dreams.end(dreams.act(rows, action) | physics, dreams.rng(len(action))).terms
+        for name, term in zip(dreams.terms, terms.sum(0), strict=True):
+            by = [action, *physics.values()]
+            slopes = torch.autograd.grad(term, by, retain_graph=True, allow_unused=True)
+            if name in flat and any(x is not None and x.any() for x in slopes):
+                flat.remove(name)
     return flat
