@@ -85,7 +85,8 @@ class Dreams:
         reflector = Reflector(task.mjm, task.mirror.axis, task.mirror.joints, task.device)
         positions, speeds = (reflector.coordinates(positions=x) for x in (True, False))
         controls = reflector.driven_joints(targets=True)
-        images = dict(zip(PHYSICS, (controls, positions, speeds, reflector.sensors()), strict=True))
+        made = controls, positions, speeds, reflector.sensors()
+        images: dict[str, Affine] = dict(zip(PHYSICS, made, strict=True))
         known = all(not x.signs.isnan().any() for x in images.values())
         return images if known else None
 

@@ -204,7 +204,7 @@ class Adjoint(Kernel):
             results = self.function(trial | leaves)
             made = {key: x for key, x in results.items() if x.requires_grad}
             given = [trial[f"gradient/{key}"] for key in made]
-            right = torch.autograd.grad(
+            right: Any = torch.autograd.grad(
                 [*made.values()], [*leaves.values()], given, allow_unused=True
             )
         end = 0
@@ -263,7 +263,7 @@ class Differentiable:
         self.backward.compare(rows | given)
 
     def __call__(self, rows: Rows) -> Rows:
-        out = Call.apply(self, rows, *(rows[key] for key in self.by))
+        out: Any = Call.apply(self, rows, *(rows[key] for key in self.by))
         return dict(zip(self.results, out, strict=True))
 
 

@@ -234,7 +234,7 @@ class Dream(SoftLearner):
             noise = self.numbers.of_rows(rows).normal("dream/action", nu)
             action, log_prob = policy.draw(policy.actor.normalizer(obs), noise)
             if action.requires_grad:  # one dream that overflows spoils no other
-                action.register_hook(lambda grad: grad.nan_to_num(0.0, 0.0, 0.0))
+                action.register_hook(finite)
             rows |= self.before_physics(rows | {"dream/action": action * policy.bound})
             change = self.model.predict(rows["dream/inputs"])
             rows |= self.after_physics(rows | {"dream/change": change})
@@ -299,6 +299,11 @@ class Dream(SoftLearner):
         return super().tensors() | shared("dream/", own) | shared("adam/", adam)
 
 
+def finite(x: Tensor) -> Tensor:
+    """Zeros in the place of what is no number."""
+    return x.nan_to_num(0.0, 0.0, 0.0)
+
+
 def returns(
     reward: Tensor, goes_on: Tensor, values: Tensor, gamma: Tensor | float, lam: Tensor | float
 ) -> Tensor:
@@ -342,7 +347,7 @@ def terms_without_slope(dreams: Dreams, action_width: int) -> list[str]:
             terms = dreams.end(dreams.act(rows, action) | physics, dreams.rng(len(action))).terms
         for name, term in zip(dreams.terms, terms.sum(0), strict=True):
             by = [action, *physics.values()]
-            slopes = torch.autograd.grad(term, by, retain_graph=True, allow_unused=True)
+            slopes: Any = torch.autograd.grad(term, by, retain_graph=True, allow_unused=True)
             if name in flat and any(x is not None and x.any() for x in slopes):
                 flat.remove(name)
     return flat

@@ -1,5 +1,9 @@
 """A learned model of a control step's physics: a ridge regression under an ensemble of networks."""
 
+# torch has no types for some of its members:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 import math
 from itertools import pairwise
 
@@ -23,6 +27,12 @@ class Model(nn.Module):
     on recorded steps, and f a network that learns in units s what L leaves. The difference of a
     target and a joint is small beside both: a network alone is slow to find it.
     """
+
+    center: Tensor
+    width: Tensor
+    mean: Tensor
+    scale: Tensor
+    linear: Tensor
 
     def __init__(
         self, physics: Physics, rows: Rows, *, members: int, hidden: tuple[int, ...], seed: int

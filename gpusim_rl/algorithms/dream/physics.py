@@ -1,5 +1,12 @@
 """The rows of a robot's physics as numbers that a model learns, whatever its place and heading."""
 
+# mujoco has no types:
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+# pyright: reportAttributeAccessIssue=false, reportUnknownParameterType=false
+
+from typing import Any
+
 import mujoco
 import torch
 from torch import Tensor
@@ -23,8 +30,10 @@ FREE, HINGE, SLIDE = (
 )
 # sensors of the world's frame, unless they name another: places, and vectors that turn with it
 PLACES = sensor_types("FRAMEPOS", "SUBTREECOM")
-VECTORS = sensor_types("FRAMEXAXIS", "FRAMEYAXIS", "FRAMEZAXIS", "FRAMELINVEL", "FRAMEANGVEL")
-VECTORS |= sensor_types("FRAMELINACC", "FRAMEANGACC", "SUBTREELINVEL", "SUBTREEANGMOM")
+VECTORS = sensor_types(
+    *("FRAMEXAXIS", "FRAMEYAXIS", "FRAMEZAXIS", "FRAMELINVEL", "FRAMEANGVEL"),
+    *("FRAMELINACC", "FRAMEANGACC", "SUBTREELINVEL", "SUBTREEANGMOM"),
+)
 QUATERNIONS = sensor_types("FRAMEQUAT")
 BASE = {"qpos.place": 3, "qpos.turn": 3, "qvel.linear": 3, "qvel.angular": 3}  # readings → widths
 
@@ -39,8 +48,8 @@ class Physics:
         readings: what the columns of a change are of: qpos, qvel, and each type of sensor, → width.
     """
 
-    def __init__(self, m: mujoco.MjModel, device: torch.device):
-        kinds = m.jnt_type.tolist()
+    def __init__(self, m: Any, device: torch.device):
+        kinds: list[int] = m.jnt_type.tolist()
         self.free = bool(kinds) and kinds[0] == FREE
         joints = range(self.free, m.njnt)
         if other := [m.jnt(j).name for j in joints if kinds[j] not in (HINGE, SLIDE)]:

@@ -49,8 +49,9 @@ class SoftLearner:
     )
 
     def __init__(self, spec: Spec, settings: SoftSettings, policy: SoftActorCritic):
-        self.spec, self.group, self.cfg = spec, spec.group, settings
-        cfg: Any = settings
+        self.spec, self.group = spec, spec.group
+        self.cfg: Any = settings
+        cfg = settings
         device, nu = spec.device, spec.action_width
         self.draws = cfg.batch_size // (spec.num_rows * self.group.size)  # windows of each world
         if cfg.tf32 and device.type != "cpu":
