@@ -6,7 +6,8 @@ Griewank and Walther, "Evaluating derivatives", 2008, chapter 3).
 """
 
 # torch and Warp have no types for some of their members:
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
 
 import re
 import sys
