@@ -1,16 +1,18 @@
 """Dreams: physics in numbers, the model, returns, and what every learner must keep."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import mujoco
 import pytest
 import torch
 
-from gpusim_rl.algorithms.dream.dream import returns
+from gpusim_rl.algorithms.dream.dream import returns, terms_without_slope
 from gpusim_rl.algorithms.dream.physics import Physics
 from gpusim_rl.algorithms.dream.spec import SPEC
 from gpusim_rl.assembly.iteration import make_iteration
+from gpusim_rl.assembly.joining import RunSpec, check_dreams
 from gpusim_rl.core.distributed import SINGLE
 from gpusim_rl.core.maths import from_euler, product, rotate
 from gpusim_rl.core.ring import cleared
@@ -214,8 +216,12 @@ def test_terms_without_a_slope_are_named(capfd):
         said = [x for x in capfd.readouterr().err.splitlines() if x.startswith("algo=dream: ")]
         wanted = f"algo=dream: no gradient of the reward terms {terms}: the values alone show them"
         assert said == [wanted]
-    make_dream(make_env("quadruped", 8))
+    dreams = make_dream(make_env("quadruped", 8)).learner.dreams
     assert "algo=dream" not in capfd.readouterr().err
+    end = dreams.end
+    dreams.end = lambda *given: end(*given)._replace(terms=torch.zeros(8, len(dreams.terms)))
+    paid = [x for x, weight in zip(dreams.terms, dreams.weights, strict=True) if weight != 0]
+    assert terms_without_slope(dreams, 12) == paid
 
 
 @pytest.mark.parametrize(
@@ -233,6 +239,17 @@ def test_terms_without_a_slope_are_named(capfd):
 def test_what_is_refused(words, says):
     """One line that names the key, before anything is trained."""
     assert says in refusal("task=cartpole", "algo=dream", "device=cpu", *words)
+
+
+@pytest.mark.parametrize(
+    "agents, further, says",
+    [(2, {}, "of one agent"), (1, {"camera": 0}, "of what rows of worlds have")],
+)
+def test_worlds_that_nobody_dreams_of(agents, further, says):
+    """Teams and further views, such as an image, are refused in one line."""
+    env: Any = SimpleNamespace(agents=agents, observer=SimpleNamespace(further=further))
+    with pytest.raises(ValueError, match=f"this learner dreams {says}"):
+        check_dreams(env, RunSpec(num_steps=8, graph="off", threads=0))
 
 
 def test_joints_that_no_model_learns():

@@ -346,6 +346,8 @@ def terms_without_slope(dreams: Dreams, action_width: int) -> list[str]:
         with torch.enable_grad():
             terms = dreams.end(dreams.act(rows, action) | physics, dreams.rng(len(action))).terms
         for name, term in zip(dreams.terms, terms.sum(0), strict=True):
+            if not term.requires_grad:  # none has a gradient
+                break
             by = [action, *physics.values()]
             slopes: Any = torch.autograd.grad(term, by, retain_graph=True, allow_unused=True)
             if name in flat and any(x is not None and x.any() for x in slopes):
