@@ -28,8 +28,10 @@ WORDS = {
     "ppo": (),
     "sac": ("algo=sac", "algo.warmup=16", "algo.batch_size=32", "algo.replay=32"),
     "distill": ("algo=distill", "teacher=ppo", "algo.num_minibatches=2"),
-    "dream": ("algo=dream", "algo.members=2", "algo.batch_size=32", "algo.model_batch=32")
-    + ("algo.warmup=16", "algo.replay=32", "algo.steps=2"),
+    "dream": (
+        *("algo=dream", "algo.members=2", "algo.batch_size=32", "algo.model_batch=32"),
+        *("algo.warmup=16", "algo.replay=32", "algo.steps=2"),
+    ),
 }
 SIMS = {
     "eager": (*TINY, "graph=off"),
