@@ -1,9 +1,13 @@
 """The clips of task=imitate, made by inverse kinematics.
 
     python -m benchmarks.clips [folder=tasks/assets]
+    python -m benchmarks.clips humanoid=g1 folder=.
 
 `trot.npz` has 8 s: the quadruped stands, trots at 0.6 m/s, turns at 0.8 rad/s on the spot, sits,
 and stands. `hop.npz` has 4 s with two hops, of which each is a third of a second in the air.
+
+With `humanoid=`, a name of `conf/robot` or a file, `squat.npz` has 8 s of this robot: it squats
+while its arms rise, and then makes a step with each foot, slowly enough to stand at any time.
 """
 
 import sys
@@ -14,9 +18,14 @@ import mujoco
 import numpy as np
 
 from benchmarks import program
+from gpusim_rl.config.compose import compose_plain
+from gpusim_rl.config.robot_size import load_section
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.robots.clips import Clip, write_clip
+from gpusim_rl.robots.humanoid.topology import SIDES
+from gpusim_rl.robots.load import Loaded
 from gpusim_rl.robots.models import find_mjcf
+from gpusim_rl.robots.prepare import added_name
 
 FPS, HEIGHT, RADIUS = 50, 0.28, 0.022  # Hz; m of the trunk that stands; m of a foot
 GAIT, LIFT = 2.0, 0.06  # Hz; m: of a trotting foot
@@ -136,9 +145,103 @@ def follow(plan: Plan, m: mujoco.MjModel) -> tuple[Clip, float]:
     return Clip(FPS, names, qpos[:, :3], qpos[:, 3:7], qpos[:, 7:], LICENCE), worst
 
 
+# -- a humanoid's, of its whole body ---------------------------------------------------------------
+
+STRIDE, RAISE = 0.12, 0.05  # m: of a foot
+ABOVE = 0.85  # of the way from the middle to a sole: where the mass is above one foot
+DEPTH, REACH = 0.15, 0.08  # lengths of a leg: how low a squat is, and a base above a step
+ARMS = {"shoulder_pitch": -0.9, "elbow": 0.4, "waist_pitch": 0.2}  # rad: how a squat moves them
+
+
+class Balance(NamedTuple):
+    """Where the soles and the center of mass of a humanoid are due at T moments, in the world."""
+
+    soles: Array  # (T, 2, 3) their centers, left and right [m]
+    mass: Array  # (T, 2) [m]
+    height: Array  # (T,) of the base [m]
+    bend: Array  # (T,) how far it squats: 0 stands, 1 is the lowest
+
+
+def squat(home: Array, height: float, leg: float) -> Balance:
+    """Squat, and make a step with the right and the left foot, in 8 s.
+
+    home (2, 3): soles below a humanoid that stands; height of its base, length of a leg [m].
+    """
+    t = np.arange(8 * FPS + 1) / FPS
+    bend = smooth(t, 0.2, 1.2) - smooth(t, 1.3, 2.3)
+    soles = np.repeat(home[None], len(t), 0)
+    for foot, begin, end in ((1, 3.3, 4.1), (0, 5.6, 6.4)):
+        soles[:, foot, 0] += STRIDE * smooth(t, begin, end)
+        soles[:, foot, 2] += RAISE * np.sin(np.pi * np.clip((t - begin) / (end - begin), 0, 1)) ** 2
+    middle = soles.mean(1)
+    moves = (2.3, 3.3), (4.1, 5.6), (6.4, 7.4)  # s: slow, or the feet would not hold it
+    left, right, end = (smooth(t, *move)[:, None] for move in moves)
+    over = ABOVE * (left - right) - ABOVE * (right - end)  # 1 is above the left sole, -1 the right
+    mass = middle + over * (soles[:, 0] - soles[:, 1]) / 2
+    low = DEPTH * bend + REACH * (smooth(t, 2.3, 3.3) - smooth(t, 6.4, 7.4))
+    return Balance(soles, mass[:, :2], height - leg * low, bend)
+
+
+def follow_soles(plan: Balance, loaded: Loaded) -> tuple[Clip, float]:
+    """The clip of a plan by damped least squares; how far a sole or the mass is off at most [m]."""
+    m, shape = loaded.mjm, loaded.shape
+    d, full = mujoco.MjData(m), np.zeros((6, m.nv))
+    sites = [m.site(added_name(side)).id for side in SIDES]
+    base, half = m.body(shape.base).id, len(loaded.robot.joints[0])
+    names = [m.joint(int(j)).name for j in m.actuator_trnid[:, 0]]
+    columns = np.array([m.joint(name).qposadr[0] for name in names])
+    dofs = np.array([m.joint(name).dofadr[0] for name in names])
+    swings = np.array([sum(x for part, x in ARMS.items() if part in name) for name in names])
+    d.qpos[:], worst, poses = m.key_qpos[0], 0.0, []
+    rest = d.qpos[columns].copy()
+    for soles, mass, height, bend in zip(*plan, strict=True):
+        d.qpos[2], d.qpos[columns[2 * half :]] = height, (rest + bend * swings)[2 * half :]
+        for _ in range(40):
+            mujoco.mj_kinematics(m, d)
+            mujoco.mj_comPos(m, d)
+            d.qpos[:2] += mass - d.subtree_com[base, :2]
+            mujoco.mj_kinematics(m, d)
+            mujoco.mj_comPos(m, d)
+            for side, site in enumerate(sites):
+                mujoco.mj_jacSite(m, d, full[:3], full[3:], site)
+                leg = slice(side * half, side * half + half)
+                part, turn = full[:, dofs[leg]], np.zeros(3)
+                quat = np.zeros(4)
+                mujoco.mju_mat2Quat(quat, d.site_xmat[site])
+                mujoco.mju_quat2Vel(turn, quat * [1, -1, -1, -1], 1.0)
+                error = np.append(soles[side] - d.site_xpos[site], turn)
+                square = part.T @ part + 1e-8 * np.eye(half)
+                d.qpos[columns[leg]] += np.linalg.solve(square, part.T @ error).clip(-0.2, 0.2)
+        mujoco.mj_kinematics(m, d)
+        mujoco.mj_comPos(m, d)
+        off = np.append(d.site_xpos[sites] - soles, d.subtree_com[base, :2] - mass)
+        worst = max(worst, np.abs(off).max())
+        poses.append(d.qpos.copy())
+    qpos = np.array(poses)
+    parts = qpos[:, :3], qpos[:, 3:7], qpos[:, columns]
+    return Clip(FPS, tuple(names), *parts, LICENCE), worst
+
+
+def write_squat(name: str, folder: Path) -> None:
+    """Write the clip of a humanoid of `conf/robot`, or of a file."""
+    words = [f"robot={name}" if "." not in name else f"robot.mjcf={name}"]
+    robot = compose_plain("config", ["task=imitate", *words])["robot"]
+    loaded = load_section(robot, "whole")
+    m, d = loaded.mjm, mujoco.MjData(loaded.mjm)
+    mujoco.mj_resetDataKeyframe(m, d, 0)
+    mujoco.mj_kinematics(m, d)
+    home = np.array([d.site(added_name(side)).xpos for side in SIDES])
+    clip, worst = follow_soles(squat(home, d.qpos[2], loaded.shape.size), loaded)
+    write_clip(folder / "squat.npz", clip)
+    print(f"squat.npz: {len(clip.joint_pos)} frames, soles off by {1000 * worst:.2f} mm")
+
+
 def main(words: list[str]) -> None:
     """Write each clip into folder=, and print how well the feet follow."""
-    folder = Path(program.read_keys(__doc__, words, folder=str(ASSETS)).folder)
+    keys = program.read_keys(__doc__, words, folder=str(ASSETS), humanoid="")
+    folder = Path(keys.folder)
+    if keys.humanoid:
+        return write_squat(keys.humanoid, folder)
     m = mujoco.MjModel.from_xml_path(str(find_mjcf("quadruped.xml")))
     d = mujoco.MjData(m)
     d.qpos[:] = m.key_qpos[0]

@@ -38,15 +38,19 @@ def step_columns(env: Env, policy: Policy) -> Columns:
 
 
 def choose_columns(requested: Columns, available: Columns) -> Columns:
-    """The requested columns, in the order in which a step gives them; ValueError if one is not."""
+    """The requested columns, in the order in which a step gives them; ValueError if one is not.
+
+    A memory may be asked for in half precision.
+    """
     for name, column in requested.items():
-        if available.get(name) != column:
+        exact = column._replace(dtype=torch.float32) if name.startswith("memory/") else column
+        if available.get(name) != exact:
             choices = ", ".join(f"{k} {x.shape}" for k, x in available.items() if "/" not in k)
             raise ValueError(
                 f"the learner wants the column {name!r} {column.shape} of {column.dtype}, "
                 f"which a control step does not give: choose of {choices} or spec.dreams.columns"
             )
-    return {name: column for name, column in available.items() if name in requested}
+    return {name: requested[name] for name in available if name in requested}
 
 
 class Collector:

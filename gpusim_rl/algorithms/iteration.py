@@ -83,10 +83,11 @@ class Iteration(Player):
         self.size = spec.num_steps * spec.num_rows // env.agents
         self.life = 0  # of `spec`, known to the host
         self.logged = 0  # iterations at the last report, known to the host as `iterations` is
-        made = [x for model in (learner, *rewards) for x in model.metrics]
+        measured = [learner, *rewards, *([ring] if ring else [])]
+        made = [x for model in measured for x in model.metrics]
         self.metrics = (*env.statistics.metrics, *METRICS, *made)
         check_metrics(self.metrics)
-        self._made = [x.key for x in made]
+        self._measured, self._made = measured, [x.key for x in made]
         whole = graph == "whole" and env.sim.capturable
         self._iterate = capture(self.collect_and_update, env.device, on=whole)
         self._count = spec.capture(self.count)
@@ -164,7 +165,7 @@ class Iteration(Player):
         """Begin to read the means since the last report; the function returned waits for them."""
         names, sums = self.sums()
         scheduled = self.schedule.columns(self.numbers)
-        parts = [sums, *(model.measures() for model in (self.learner, *self.rewards))]
+        parts = [sums, *(model.measures() for model in self._measured)]
         values = fetch(torch.cat([*parts, *(x[None] for x in scheduled.values())]))
         steps = self.group.size * (self.iterations - self.logged) * self.size
         spent, statistics = self.timer.read(), self.env.statistics

@@ -16,6 +16,7 @@ from gpusim_rl.assembly.models import model_must_fit
 from gpusim_rl.config import robot_size, validate
 from gpusim_rl.config.sections import Config, RobotSection
 from gpusim_rl.core.distributed import SINGLE, ProcessGroup
+from gpusim_rl.core.errors import warn_once
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.memory import check_free
 from gpusim_rl.core.sections import make, require
@@ -36,6 +37,9 @@ OPTIONS = {  # of sim, by backend
     "warp": ("naconmax", "njmax", "conditional", "deterministic"),
     "mjx": (),
 }
+
+# key of robot= that describes no model → the argument of a task that it gives
+DESCRIBED = {"mirror": "signs", "height": "base_height", "scale": "scale"}
 
 
 def make_task(cfg: Config, device: str) -> Task:
@@ -66,6 +70,9 @@ def robot_arguments(kind: type[Task], robot: RobotSection) -> Plain:
         return {}
     prepared = robot_size.load(robot.name, robot.values, kind.takes_robot)
     taken = {field.name for field in fields(kind)}
+    for key, argument in DESCRIBED.items():
+        if robot.values[key] is not None and argument not in taken:
+            warn_once(f"robot.{key} has no effect: {kind.__name__} does not use it")
     return dict(
         mjcf=prepared.robot.mjcf,
         mjm=compile_spec(add_boxes(prepared.spec)) if kind.takes_terrain else prepared.mjm,

@@ -58,6 +58,9 @@ class Actor:
         keys = [key for key in schedule.plan if key.startswith("task.")]
         self.numbers = {key: env.scheduled_number(key) for key in keys}
         self.policy = policy.to(env.device)
+        if (section := cfg.cluster).spread != 1:  # of a policy that learns from a ring
+            rank = 2 * actor / max(section.actors - 1, 1) - 1
+            self.policy.noise_factor = section.spread**rank  # type: ignore[attr-defined]
         columns = choose_columns(columns, step_columns(env, policy))
         record = Record.zeros(columns, cfg.num_steps, env.num_rows, device=env.device)
         self.schema, self.ended = digest(record.schema), time.monotonic()

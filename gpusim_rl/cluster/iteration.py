@@ -57,6 +57,10 @@ class ClusterIteration(Iteration):
 
     def update(self) -> None:
         """Learn from what was collected. In place."""
+        if self.ring:
+            for worlds in self.source.broken_off:
+                self.ring.cut(worlds)
+            self.source.broken_off.clear()
         super().update()
         self.source.version += 1
 
@@ -175,15 +179,16 @@ def make_iteration(cfg: Config, *, group: ProcessGroup = SINGLE) -> Iteration:
     algorithm = load_learner(cfg.algo.name, cfg.algo_code)
     if algorithm.make_source:
         raise ValueError(f"cluster=ray: algo={cfg.algo.name} takes its steps from elsewhere")
-    if algorithm.ring and not cfg.cluster.sync:
-        says = "learns from a ring, whose worlds write in step"
-        raise ValueError(f"cluster=ray: algo={cfg.algo.name} {says}: set cluster.sync=true")
+    section, ring = cfg.cluster, algorithm.ring is not None
+    if section.spread != 1 and (section.sync or not ring):
+        says = "for a learner from a ring, with cluster.sync=false"
+        raise ValueError(f"cluster.spread={section.spread:g} is {says}: set 1")
     with torch_threads(cfg.threads):
         return join_learner(
             cfg,
             build_env(cfg, group.size, Curriculum(cfg.curriculum), group=group),
             graph="off" if cfg.graph == "off" else "parts",
-            make_source=partial(RemoteSource, cfg),
+            make_source=partial(RemoteSource, cfg, own_worlds=ring),
             num_envs=cfg.num_envs // group.size,
             older_policy=cfg.cluster.lag_limit > 0,
             iteration=ClusterIteration,

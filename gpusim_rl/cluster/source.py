@@ -71,14 +71,19 @@ class RemoteSource:
 
     Args:
         env: whose statistics take what packets report. It is not stepped.
+        own_worlds: whether an actor writes its own worlds alone, as the rows of a ring need that
+            follow each other. A record then takes one packet of each actor.
 
     Attributes:
         first: global id of the first row of this process.
         version: updates of the policy.
         numbers: key → a live number of the task, which the actors are told.
+        broken_off: worlds whose steps in the record do not follow those of the record before.
     """
 
-    def __init__(self, cfg: Config, env: Env, learner: Learner, record: Record):
+    def __init__(
+        self, cfg: Config, env: Env, learner: Learner, record: Record, own_worlds: bool = False
+    ):
         section, rows, group, agents = cfg.cluster, record.rows.shape[1], env.group, env.agents
         actors, rest = divmod(section.actors, group.size)
         if rest:
@@ -96,6 +101,8 @@ class RemoteSource:
         self.identity = identity(cfg) | {"columns": digest(record.schema)}
         self.ledger = Ledger(self.identity["columns"], section.lag_limit, actors)
         self.numbers: dict[str, Tensor] = {}
+        self.own_worlds, self.broken_off = own_worlds, list[slice]()
+        self.last: dict[int, tuple[int, int]] = {}  # actor → life and sequence of what was taken
         self.packets: list[Packet] = []  # that came, in their order, and are not learned from yet
         self.sent: tuple[int, Handle] = -1, None  # a version, and the reference to its weights
         self.version, self.deaths, self.spent = 0, 0, ReportSums()
@@ -179,6 +186,8 @@ class RemoteSource:
         self.timer.start("wait")
         if self.sync:
             return self.collect_in_step()
+        if self.own_worlds:
+            return self.collect_of_each()
         done, count = 0, self.slots[0].count
         while done < len(self.slots):
             self.ask_idle(done)
@@ -200,6 +209,35 @@ class RemoteSource:
                 slot.asked = None
                 learned = self.take(packet, worlds)
             slot.state = state
+
+    def collect_of_each(self) -> None:
+        """One packet of each actor to its own worlds, while the actors go on. In place."""
+        done: set[int] = set()
+        while len(done) < len(self.slots):
+            self.ask_each(done)
+            waiting = [i for i, x in enumerate(self.packets) if x.actor not in done]
+            if not waiting:
+                self.receive()
+                continue
+            packet = self.packets.pop(waiting[0])
+            slot, before = self.slots[packet.actor], (packet.life, packet.sequence - 1)
+            worlds = slice(slot.first, slot.first + slot.count)
+            if self.take(packet, worlds):
+                done.add(packet.actor)
+                if self.last.get(packet.actor) != before:
+                    self.broken_off.append(worlds)
+                self.last[packet.actor] = packet.life, packet.sequence
+        self.ask_each(done)  # so that actors collect while the learner learns
+
+    def ask_each(self, done: set[int]) -> None:
+        """Let each idle actor collect, if its packet will not be late.
+
+        done: actors of which the record has a packet.
+        """
+        for actor, slot in enumerate(self.slots):
+            late = (actor in done) + sum(x.actor == actor for x in self.packets)
+            if not (slot.starting or slot.asked or late > self.ledger.max_lag):
+                self.ask(slot)
 
     def ask(self, slot: ActorSlot) -> Handle:
         """The reference to the packet that an actor is asked for."""

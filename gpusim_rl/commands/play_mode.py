@@ -368,8 +368,9 @@ def show_clip(cfg: Settings) -> None:
         for line in clip_report.describe(clip, spec):
             print(errors.printable(line))
         if cfg["out"]:
-            clip_formats.write_any(Path(cfg["out"]), clip, model)
-            print(f"wrote {errors.printable(cfg['out'])}")
+            lost = clip_formats.write_any(Path(cfg["out"]), clip, model)
+            says = f"; its format has no place for the clip's {' and '.join(lost)}" if lost else ""
+            print(errors.printable(f"wrote {cfg['out']}{says}"))
         if cfg["video"]:
             load_backend()
             frames = clip_formats.positions(clip, model)

@@ -68,13 +68,17 @@ def same_kind(key: str, old: Any, new: Any) -> None:
     """ValueError if a value is of another kind than the one it replaces; null may become anything.
 
     `curriculum` is not looked at here: `curriculum.check` checks all of it. `task.training` may
-    also be one word: see `check_physics`.
+    also be one word: see `check_physics`. A file of a task may be several, by name.
     """
     if key == "curriculum" or (key == "task.training" and (new == EXACT or old == EXACT)):
         return
     if not isinstance(old, bool):
         check_range(key, old, new)
     if old is None or (isinstance(old, float) and type(new) is int):
+        return
+    if key.startswith("task.") and key.endswith("_file") and isinstance(new, dict):
+        for name, file in new.items():  # several, each with a name
+            same_kind(f"{key}.{name}", old, file)
         return
     if type(old) is not type(new):
         if isinstance(old, dict):

@@ -59,7 +59,7 @@ FIXED = (
         "algo.symmetry",
     ),
     *("algo.memory", "algo.memory_size", "algo.memory_frames", "algo.name"),
-    *("algo.replay", "algo.alpha", "reward.name", "reward.hidden", "reward.features"),
+    *("algo.replay", "algo.draw", "algo.alpha", "reward.name", "reward.hidden", "reward.features"),
     # what was done before the first rollout
     *("cloning.episodes", "cloning.epochs", "cloning.learning_rate", "cloning.std"),
     *("cloning.count", "files"),

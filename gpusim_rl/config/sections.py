@@ -133,6 +133,7 @@ class ClusterSection:
     actors: int = number(Range(1, 4096, whole=True))
     sync: bool
     max_lag: int = number(Range(0, 1024, whole=True))
+    spread: float = number(Range(1, 10))
     device: str
     address: str | None
     labels: dict[str, str]
@@ -321,9 +322,9 @@ def file_keys(plain: Plain) -> tuple[FileKey, ...]:
 
 
 def task_file_keys(plain: Plain) -> list[FileKey]:
-    """The keys of a task that name its data, such as `task.clip_file`."""
-    values = task.items() if isinstance(task := plain.get("task"), dict) else ()
-    files = [x for x, name in values if f"{x}".endswith("_file") and isinstance(name, str)]
+    """The keys of a task that name its data, such as `task.clip_file`, and keys below these."""
+    values = flatten(task).items() if isinstance(task := plain.get("task"), dict) else ()
+    files = [x for x, y in values if x.split(".")[0].endswith("_file") and isinstance(y, str)]
     return [FileKey(f"task.{key}", "copy") for key in files]
 
 

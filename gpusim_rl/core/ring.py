@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import Columns, Record
 from gpusim_rl.core.states import Live, per_world
 
@@ -85,16 +86,29 @@ class Ring:
         record: (R, B, …), whose rows a world writes one after another, again from the first on.
         count: (B,) int64, how many steps each world has written, in all.
         worlds: (B,) int64, their numbers.
+        drawn: (2,) of the last draw, as `metrics` names them.
     """
+
+    metrics = (
+        Metric("draw_share", "train/effective_draws", "effective share of draws", ".2f"),
+        Metric("draw_age", "train/age_of_draws", "age of what is drawn [steps]", ".0f"),
+    )
 
     def __init__(self, columns: Columns, spec: RingSpec, worlds: int, device: torch.device):
         self.record = Record.zeros(columns, spec.rows, worlds, device=device)
         self.spec, self.sampler = spec, spec.sampler(spec.rows, worlds, device)
         self.count = torch.zeros(worlds, dtype=torch.int64, device=device)
         self.worlds = torch.arange(worlds, device=device)
+        self.drawn = torch.zeros(2, device=device)
 
     def __len__(self) -> int:
         return len(self.record)
+
+    def describe(self) -> str:
+        """A line on its size, which each checkpoint has if it is `saved`."""
+        size = sum(x.nbytes for x in self.record.parts.values()) / 1e6
+        where = ", also in each checkpoint" if self.spec.saved else ""
+        return f"ring: {len(self):,} steps of {len(self.count):,} worlds, {size:,.1f} MB{where}"
 
     @property
     def written(self) -> Tensor:
@@ -113,6 +127,12 @@ class Ring:
             x.flatten(0, 1).index_copy_(0, places, slab.parts[dtype].flatten(0, 1))
         self.count[worlds] += len(slab)
         self.sampler.write(rows, worlds, errors)
+
+    def cut(self, worlds: slice) -> None:
+        """Let no window go on from the newest step of some worlds to the next one. In place."""
+        row = (self.count[worlds] - 1).remainder(len(self))
+        at = row, self.worlds[worlds]
+        self.record.column("truncated")[at] = 1.0 - self.record.column("terminated")[at]
 
     def newest(self, steps: int) -> Record:
         """A copy of the last steps (T, B, …) of each world."""
@@ -142,7 +162,17 @@ class Ring:
             unit: (B, k) numbers in [0, 1), which choose k windows of each world.
             length: steps of a window.
         """
-        return self.sampler.draw(self, unit, length, before)
+        drawn = self.sampler.draw(self, unit, length, before)
+        weights, (rows, worlds) = drawn.weights, drawn.places.T
+        # (Σ w)² / (n Σ w²): the share of as many draws that all count alike
+        share = weights.mean().square() / weights.square().mean()
+        age = (self.count[worlds] - 1 - rows).remainder(len(self)).float().mean()
+        self.drawn.copy_(torch.stack([share, age]))
+        return drawn
+
+    def measures(self) -> Tensor:
+        """(len(metrics),) of the last draw, by this process."""
+        return self.drawn.clone()
 
     def windows(self, places: Tensor, length: int, before: int = 0) -> "Windows":
         """The steps of windows from places (n, 2) on, and some before."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gpusim_rl.core.ranges import WIDTH
 from gpusim_rl.core.record import Column, Columns
 from gpusim_rl.networks.attention import Attention
-from gpusim_rl.networks.settings import NetworkSettings
+from gpusim_rl.networks.settings import MemorySettings, NetworkSettings
 
 LAYERS = dict(relu=nn.ReLU, elu=nn.ELU, tanh=nn.Tanh, silu=nn.SiLU, hardswish=nn.Hardswish)
 
@@ -185,14 +185,19 @@ def make_encoders(
     return nn.ModuleDict(made)
 
 
+def make_memory(cfg: MemorySettings, width: int, generator: torch.Generator) -> Any:
+    """The encoder that remembers, of x (…, width)."""
+    more = {"frames": cfg.memory_frames} if cfg.memory == "attention" else {}
+    return ENCODERS[cfg.memory](width, cfg.memory_size, generator, **more)
+
+
 def make_net(
     cfg: NetworkSettings, width: int, out: int, layers: HiddenLayers, gain: float
 ) -> nn.Module:
     """The layers of an actor or a critic, after an encoder if it remembers."""
     if cfg.memory == "none":
         return mlp(width, out, layers, gain)
-    more = {"frames": cfg.memory_frames} if cfg.memory == "attention" else {}
-    encoder = ENCODERS[cfg.memory](width, cfg.memory_size, layers.generator, **more)
+    encoder = make_memory(cfg, width, layers.generator)
     return MemoryMLP(encoder, mlp(encoder.size, out, layers, gain))
 
 

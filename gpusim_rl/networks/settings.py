@@ -8,14 +8,20 @@ from gpusim_rl.core.sections import number, word
 
 
 @dataclass(kw_only=True, frozen=True)
-class NetworkSettings:
+class MemorySettings:
+    """What a policy remembers of an episode, which conf/algo/ppo.yaml explains."""
+
+    memory: str = word("none", "gru", "attention")  # one of `ENCODERS`, or none
+    memory_size: int = number(WIDTH)
+    memory_frames: int = number(FRAMES)
+
+
+@dataclass(kw_only=True, frozen=True)
+class NetworkSettings(MemorySettings):
     """Layers, memory and noise of a policy, which conf/algo/ppo.yaml explains."""
 
     hidden: tuple[int, ...] = number(WIDTH)
     activation: str  # one of `LAYERS`
-    memory: str = word("none", "gru", "attention")  # one of `ENCODERS`, or none
-    memory_size: int = number(WIDTH)
-    memory_frames: int = number(FRAMES)
     std: float = number(POSITIVE)
     min_std: float = number(POSITIVE)
     amp: str | None  # the weights stay float32

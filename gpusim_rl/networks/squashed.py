@@ -60,7 +60,10 @@ class SoftActorCritic(SampleInParts):
     Attributes:
         critic: (n, nc + nu), or (n, nc), → (copies, n, 1), of returns in units of their scale;
             target: the same networks, which follow slowly.
+        noise_factor: of the noise of actions, for those who explore more than others, or less.
     """
+
+    noise_factor = 1.0
 
     def __init__(
         self,
@@ -100,6 +103,11 @@ class SoftActorCritic(SampleInParts):
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
 
     @property
+    def head(self) -> Squashed:
+        """The actor's layers."""
+        return self.actor.net
+
+    @property
     def stored(self) -> Columns:
         """As `Policy` has it: the action alone, as the worlds took it."""
         return {"action": vector(self.nu)}
@@ -115,12 +123,12 @@ class SoftActorCritic(SampleInParts):
     def compute(self, inputs: dict[str, Tensor], memory: Memory, rng: Rng) -> tuple[Tensor, Memory]:
         """The network: prepared views → means and deviations (B, 2 nu); and the memory."""
         x = self.actor.features(inputs["obs"], inputs.__getitem__)
-        return torch.cat(self.actor.net.heads(x), -1), memory
+        return torch.cat(self.head.heads(x), -1), memory
 
     def choose(self, head: Tensor, memory: Memory, rng: Rng) -> tuple[dict[str, Tensor], Memory]:
         """What is stored of an action, world by world, from `compute`'s (B, 2 nu); the memory."""
         mean, log_std = head.chunk(2, -1)
-        noise = rng.normal("policy/action", self.nu)
+        noise = self.noise_factor * rng.normal("policy/action", self.nu)
         return {"action": self.bound * torch.tanh(mean + log_std.exp() * noise)}, memory
 
     @torch.no_grad()
@@ -130,7 +138,7 @@ class SoftActorCritic(SampleInParts):
 
     def draw(self, x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Actions / bound (n, nu) for `features` of the actor and noise, with log π (n,)."""
-        mean, log_std = self.actor.net.heads(x)
+        mean, log_std = self.head.heads(x)
         free = mean + log_std.exp() * noise
         return torch.tanh(free), squashed_log_prob(free, noise, log_std)
 

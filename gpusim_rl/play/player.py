@@ -108,7 +108,7 @@ def frames_of(rollout: Rollout, command: Command | None, several: bool = False) 
         rollout.step(command(t) if command else None)
         t += rollout.dt
         rollout.show_world(0)
-        yield t, rollout.qpos() if several else rollout.qpos()[0]
+        yield t, rollout.pose() if several else rollout.pose()[0]
 
 
 def run_rollout(run: Run, player: "Player", config: Config, cfg: Settings) -> RunRollout:

@@ -8,6 +8,7 @@ Videos, the window and the web page step these. Both kinds have:
 - `command`: (n,) of the last step; None if it was the task's own.
 - `terms`, `measures`: of the first world, from the last step that was `watched`: the weighted
   reward terms [1/s], and the task's measures.
+- `pose()`: (worlds, nq + 7 m) the state, and where the m mocap bodies are.
 - `ghost()`: (nq,) where the task has the first robot be, which pictures show; None if nowhere.
 - `followed`: (n,) what the robot did of the command then, in its units; None if nobody knows.
 """
@@ -21,6 +22,7 @@ import numpy as np
 from gpusim_rl.deploy.exported import file_errors, open_onnx
 from gpusim_rl.envs.command_columns import Description, place_target
 from gpusim_rl.robots.free_bodies import free_base, robot_joint
+from gpusim_rl.viewer.pose import join_pose
 
 if TYPE_CHECKING:
     from mujoco import MjData, MjModel
@@ -103,9 +105,10 @@ class RunRollout:
         self.measures = {name: float(x[0]) for name, x in task.measure(s).items()}
         self.followed = None if task.drives is None else task.followed(s)[0].numpy()
 
-    def qpos(self) -> np.ndarray:
-        """(worlds, nq) a copy of the state."""
-        return self.env.sim.qpos.numpy().copy()
+    def pose(self) -> np.ndarray:
+        """(worlds, nq + 7 m) a copy of the state, and of where m mocap bodies are."""
+        sim = self.env.sim
+        return join_pose(sim.qpos.numpy(), sim.mocap_pos.numpy(), sim.mocap_quat.numpy())
 
     def ghost(self) -> np.ndarray | None:
         ghost = self.env.task.ghost(self.env.current_state())
@@ -171,8 +174,9 @@ class FileRollout:
             self.measures = {"speed": float(np.linalg.norm(velocity))}
             self.followed = velocity_of_base(self.description, data)
 
-    def qpos(self) -> np.ndarray:
-        return self.data.qpos.copy()[None]
+    def pose(self) -> np.ndarray:
+        data = self.data
+        return join_pose(data.qpos[None], data.mocap_pos[None], data.mocap_quat[None])
 
     def ghost(self) -> None:
         """None: a file does not say it."""

@@ -47,15 +47,21 @@ def read_any(path: Path, m: mujoco.MjModel, fps: float) -> Clip:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
 
 
-def write_any(path: Path, clip: Clip, m: mujoco.MjModel) -> None:
-    """Write a clip as the name of the file says. m: the robot, whose joints it has."""
+def write_any(path: Path, clip: Clip, m: mujoco.MjModel) -> list[str]:
+    """Write a clip as the name of the file says, and return what such a file has no place for.
+
+    m: the robot, whose joints the clip has.
+    """
+    licence = [f"licence {clip.licence}"] if clip.licence else []
     if path.suffix == ".csv":
         write_whole(path, as_csv(positions(clip, m)).encode())
-    elif path.name.endswith((".mjlab.npz", ".holosoma.npz")):
+        return [f"rate of {clip.fps:g} Hz", *licence]
+    if path.name.endswith((".mjlab.npz", ".holosoma.npz")):
         arrays = as_arrays(clip, m, whole=path.name.endswith(".holosoma.npz"))
         write_whole(path, packed(arrays))
-    else:
-        write_clip(path, clip)
+        return licence
+    write_clip(path, clip)
+    return []
 
 
 def joint_names(m: mujoco.MjModel) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from gpusim_rl.robots.bodies import (
     find_chains,
 )
 from gpusim_rl.robots.humanoid import topology as two_legs
-from gpusim_rl.robots.humanoid.shape import Humanoid
+from gpusim_rl.robots.humanoid.shape import Humanoid, WholeHumanoid
 from gpusim_rl.robots.inertias import compile_mended, implausible
 from gpusim_rl.robots.model_files import find_mesh, model_name, reason
 from gpusim_rl.robots.models import compile_spec, find_robot_file
@@ -38,8 +38,11 @@ from gpusim_rl.robots.servos import joint_parameters, six_digits
 # The part of loading that differs. It is made of the description, the file's spec and the compiled
 # spec, whose topology it finds.
 Shape = Quadruped | Humanoid | Arm
-SHAPES: Mapping[str, Callable[..., Shape]] = dict(quadruped=Quadruped, humanoid=Humanoid, arm=Arm)
-TASKS = {"quadruped": "quadruped", "humanoid": "humanoid", "arm": "reach"}  # shape → a task of it
+SHAPES: Mapping[str, Callable[..., Shape]] = dict(
+    quadruped=Quadruped, humanoid=Humanoid, whole=WholeHumanoid, arm=Arm
+)
+TASKS = {"quadruped": "quadruped", "humanoid": "humanoid", "whole": "imitate"}
+TASKS |= {"arm": "reach"}  # shape → a task of it
 
 
 @dataclass(kw_only=True)
@@ -87,7 +90,7 @@ def load_as(shape: str | None, **keys: Any) -> Loaded:
     try:
         spec = read_spec(file)
         original = compile_mended(spec, lambda line: warn_once(f"warning: {file}: {line}"))
-        return build(shape or find_shape(robot, spec, original), robot, spec, original)
+        return build(choose_shape(shape, robot, spec, original), robot, spec, original)
     except (RobotError, mujoco.FatalError) as error:
         raise ValueError(f"robot.mjcf={robot.mjcf}: {' '.join(str(error).split())}") from None
     except ValueError as error:
@@ -173,8 +176,21 @@ def fill(shape: Shape, stance: Array) -> Robot:
 
     shape.gains(filled)
     if robot.scale is not None:
-        lists["scale"] = six_digits(joints.values("scale", robot.scale))
+        scale = joints.values("scale", robot.scale)
+        if legs_alone := bool(np.isnan(scale).any()):
+            warn_once("robot.scale is of the legs alone: task.action_scale is taken for all joints")
+        lists["scale"] = None if legs_alone else six_digits(scale)
     return replace(robot, stance=six_digits(stance), **lists)
+
+
+def choose_shape(
+    shape: str | None, robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel
+) -> str:
+    """The shape that is asked for; of "whole", that of quadrupeds for these."""
+    if shape not in (None, "whole"):
+        return shape
+    found = find_shape(robot, spec, original)
+    return found if shape is None or found == "quadruped" else shape
 
 
 def find_shape(robot: Robot, spec: mujoco.MjSpec, original: mujoco.MjModel) -> str:

@@ -174,16 +174,22 @@ class Joints(NamedTuple):
     names: list[str]
     counts: tuple[int, ...]  # of numbers in a list, which repeat; the last is that of the joints
     expected: str  # the words for these counts in an error
+    first: int | None = None  # how many joints a list that repeats is of; all of them if None
 
     def values(self, key: str, value: Any) -> Array:
-        """(n,) from as many numbers as one of `counts`; RobotError if there are others."""
+        """(n,) from as many numbers as one of `counts`; RobotError if there are others.
+
+        Where a list is of the first joints alone, the others have NaN.
+        """
         try:
             numbers = np.asarray(value, dtype=float).ravel()
         except (TypeError, ValueError):
             numbers = np.zeros(0)
         if len(numbers) not in self.counts or not np.isfinite(numbers).all():
             raise RobotError(f"robot.{key}={value}: expected {self.expected}")
-        return np.resize(numbers, self.counts[-1])
+        whole = self.counts[-1]
+        first = whole if len(numbers) in (1, whole) else self.first or whole
+        return np.append(np.resize(numbers, first), np.full(whole - first, np.nan))
 
     def others(self, m: mujoco.MjModel) -> list[str]:
         """The names of the other joints of the file, which do not move."""
@@ -193,7 +199,7 @@ class Joints(NamedTuple):
     def stances(self, robot: Robot, m: mujoco.MjModel) -> list[Array]:
         """The angles (n,) [rad] of the description, else those of each keyframe of the file."""
         if robot.stance is not None:
-            return [self.values("stance", robot.stance)]
+            return [np.nan_to_num(self.values("stance", robot.stance))]
         return [*m.key_qpos[:, qpos_columns(m, self.names)]]
 
 

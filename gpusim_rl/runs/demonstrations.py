@@ -115,12 +115,14 @@ class Demonstrations:
 
         worlds: (B,) int64 global ids.
         """
-        if missing := [x for x in columns if x not in {*self.record.columns, "fault"}]:
+        # nobody knows what an actor would have remembered: it begins blank
+        named = [x for x in columns if x != "fault" and not x.startswith("memory/")]
+        if missing := [x for x in named if x not in self.record.columns]:
             raise ValueError(f"demonstrations have no column {missing[0]!r}")
         steps = Record.zeros(columns, rows, len(worlds), device=worlds.device)
         order = torch.arange(rows, device=worlds.device)[:, None] + worlds * rows
         taken = order % len(self.record)  # (rows, B)
-        for name in (x for x in columns if x != "fault"):
+        for name in named:
             steps.column(name).copy_(self.record.column(name)[taken])
         steps.column("truncated")[-1] = 1.0 - steps.column("terminated")[-1]
         return steps

@@ -131,7 +131,7 @@ class Trainer:
 
         stop: asked after each iteration; another number than 0 ends the training.
         """
-        task, sim = self.loop.iteration.env.task, self.cfg.sim
+        task, sim, ring = self.loop.iteration.env.task, self.cfg.sim, self.loop.iteration.ring
         first = filter(None, [f"run: {self.run.path}", self.device_overrides, task.difference])
         where = sim.name, self.cfg.device, task.physics
         cost = solver_cost(*where, task.substeps, bool(sim.conditional))
@@ -139,7 +139,8 @@ class Trainer:
         failed = True
         try:
             with self.table:
-                for line in filter(None, ["; ".join(first), cost, order, self.sink.where]):
+                lines = "; ".join(first), ring and ring.describe(), cost, order, self.sink.where
+                for line in filter(None, lines):
                     self.table.say(line)
                 with closing(self.loop.steps(stop)) as rows:
                     for row in rows:

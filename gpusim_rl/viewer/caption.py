@@ -87,7 +87,7 @@ class Caption:
             if not np.array_equal(values, self.last):
                 self.since, self.last = t, values.copy()
             pairs = zip(self.names, values, strict=False)
-            parts = [(f"{name} {x:.2f} {unit}", False) for (name, unit), x in pairs]
+            parts = [(quantity(*name, x), False) for name, x in pairs]
         measured = ""
         if parts:  # a reader tells what is asked from what is measured
             parts[0], measured = (f"command: {parts[0][0]}", False), "measured: "
@@ -189,3 +189,8 @@ def font(size: int) -> Any:
     from PIL import ImageFont
 
     return ImageFont.load_default(size)
+
+
+def quantity(name: str, unit: str, x: float) -> str:
+    """A number with its name and unit; one without a unit, which may count, as it is."""
+    return f"{name} {x:.3g}" if unit == "1" else f"{name} {x:.2f} {unit}"

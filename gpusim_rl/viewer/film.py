@@ -25,7 +25,7 @@ ROOM = 1 << 16  # bytes that a disk still has, or it counts as full
 COLORS = 256  # of a .gif
 WALL = 1280  # pixels of each side of a film of several worlds
 
-# time [s], qpos (nq,) of one world or (n, nq) of n worlds
+# time [s], pose (nq + 7 m,) of one world or (n, nq + 7 m) of n worlds: `pose.set_pose`
 Frames = Iterator[tuple[float, np.ndarray]]
 ShowWorld = Callable[[int], None]  # gives the model what a world has of its own
 Ghost = Callable[[], np.ndarray | None]  # qpos (nq,) of a translucent robot now, if there is one
@@ -76,11 +76,11 @@ def film(
 
 def sampled(frames: Frames, rate: float) -> Frames:
     """The frame that each picture shows, of `rate` pictures per second."""
-    t, qpos = next(frames)
+    t, pose = next(frames)
     for i in count(1):
         while t < i / rate - 1e-9:
-            t, qpos = next(frames)
-        yield t, qpos
+            t, pose = next(frames)
+        yield t, pose
 
 
 def pictures(
@@ -91,9 +91,9 @@ def pictures(
     ghost: Ghost,
 ) -> Iterator[np.ndarray]:
     """The picture of each frame, with its caption."""
-    for t, qpos in frames:
-        one = wall(camera, qpos, show_world) if qpos.ndim > 1 else camera(qpos, ghost())
-        yield caption.write(one, t, camera.data if qpos.ndim == 1 else None) if caption else one
+    for t, pose in frames:
+        one = wall(camera, pose, show_world) if pose.ndim > 1 else camera(pose, ghost())
+        yield caption.write(one, t, camera.data if pose.ndim == 1 else None) if caption else one
 
 
 @contextlib.contextmanager
@@ -154,13 +154,13 @@ def check_room(path: Path) -> None:
         raise OSError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def wall(camera: Camera, qpos: np.ndarray, show_world: ShowWorld | None) -> np.ndarray:
-    """Pictures of worlds qpos (n, nq), in rows; black where there is none."""
-    side, pictures = math.ceil(math.sqrt(len(qpos))), []
-    for world, state in enumerate(qpos):
+def wall(camera: Camera, poses: np.ndarray, show_world: ShowWorld | None) -> np.ndarray:
+    """Pictures of the poses of n worlds, in rows; black where there is none."""
+    side, pictures = math.ceil(math.sqrt(len(poses))), []
+    for world, pose in enumerate(poses):
         if show_world:
             show_world(world)
-        pictures.append(camera(state))
-    pictures += [np.zeros_like(pictures[0])] * (side * side - len(qpos))
+        pictures.append(camera(pose))
+    pictures += [np.zeros_like(pictures[0])] * (side * side - len(poses))
     rows = [np.hstack(pictures[i : i + side]) for i in range(0, side * side, side)]
     return np.vstack(rows)

@@ -20,6 +20,7 @@ import numpy as np
 from gpusim_rl.robots.free_bodies import free_base, robot_joint
 from gpusim_rl.viewer.edges import smooth_edges
 from gpusim_rl.viewer.ghost import add_ghost
+from gpusim_rl.viewer.pose import set_pose
 
 if TYPE_CHECKING:
     from mujoco import MjData, MjModel, MjvCamera, Renderer
@@ -185,11 +186,12 @@ class Camera:
         else:
             self.camera = names.index(view) if view in names else -1
 
-    def __call__(self, qpos: np.ndarray, ghost: np.ndarray | None = None) -> np.ndarray:
-        """The picture (height, width, 3) uint8 of a state qpos (nq,), and of a ghost's (nq,)."""
+    def __call__(self, pose: np.ndarray, ghost: np.ndarray | None = None) -> np.ndarray:
+        """The picture (height, width, 3) uint8 of a pose, as `set_pose` takes it, and of a ghost's
+        qpos (nq,)."""
         import mujoco
 
-        self.data.qpos[:] = qpos
+        set_pose(self.data, pose)
         mujoco.mj_forward(self.model, self.data)
         if self.offset is not None and self.model.njnt:
             body = self.model.jnt_bodyid[robot_joint(self.model)]

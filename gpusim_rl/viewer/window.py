@@ -21,6 +21,7 @@ from gpusim_rl.viewer.gamepad import REST, Gamepad, between
 from gpusim_rl.viewer.ghost import add_ghost
 from gpusim_rl.viewer.offscreen import framing, load_triton, make_stage, whole
 from gpusim_rl.viewer.picture import add_arrow
+from gpusim_rl.viewer.pose import set_pose
 
 if TYPE_CHECKING:
     from mujoco import MjData, MjModel, MjvScene
@@ -108,8 +109,8 @@ def view(model: "MjModel", frames: Frames, keys: Keys | None = None, rollout: An
         assert added is not None
         stage.brighten()
         begun = time.perf_counter()
-        for t, qpos in frames:
-            data.qpos[:] = qpos
+        for t, pose in frames:
+            set_pose(data, pose)
             mujoco.mj_forward(model, data)
             added.ngeom = 0
             stage.add_tiles(added, data)

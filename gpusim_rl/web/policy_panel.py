@@ -159,8 +159,8 @@ class PolicyPanel:
 
     def show_numbers(self, world: int) -> None:
         """Write the pose of a robot, and draw the plots."""
-        base, qpos = free_base(self.rollout.model), self.rollout.qpos()
-        pose = qpos[min(world, self.rollout.worlds - 1)][base.qpos if base else slice(0)]
+        base, poses = free_base(self.rollout.model), self.rollout.pose()
+        pose = poses[min(world, self.rollout.worlds - 1)][base.qpos if base else slice(0)]
         self.base.value = " ".join(f"{x:.3f}" for x in pose)
         with self.folder:
             for plot in (*self.answers, *self.plots):

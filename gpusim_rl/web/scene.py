@@ -14,6 +14,7 @@ from gpusim_rl.play.rollouts import Rollout
 from gpusim_rl.robots.free_bodies import robot_joint
 from gpusim_rl.viewer.ghost import COLOR, OPACITY
 from gpusim_rl.viewer.offscreen import VISIBLE_GROUPS, make_stage, whole
+from gpusim_rl.viewer.pose import set_pose
 from gpusim_rl.viewer.stage import choose_ground, colors, sky
 
 BOX, PLANE = mujoco.mjtGeom.mjGEOM_BOX, mujoco.mjtGeom.mjGEOM_PLANE
@@ -40,7 +41,7 @@ class Scene:
         first = robot_joint(model)
         self.tracked = 0 if first is None else int(model.jnt_bodyid[first])
         rollout.show_world(0)
-        self.data.qpos[:] = rollout.qpos()[0]
+        set_pose(self.data, rollout.pose()[0])
         mujoco.mj_kinematics(model, self.data)
         mujoco.mj_comPos(model, self.data)
         view = whole(model, self.data)
@@ -163,12 +164,12 @@ class Scene:
         n, model, data, boxes = self.rollout.worlds, self.model, self.data, self.boxes
         pos, quat = np.zeros((n, model.nbody, 3)), np.zeros((n, model.nbody, 4))
         places, turns, sizes = (np.zeros((n, len(boxes), k)) for k in (3, 4, 3))
-        qpos = self.rollout.qpos()
+        poses = self.rollout.pose()
         if self.ghosts:
             self.draw_ghost()
         for world in sorted(range(n), key=lambda world: world == last):
             self.rollout.show_world(world)
-            data.qpos[:] = qpos[world]
+            set_pose(data, poses[world])
             mujoco.mj_kinematics(model, data)
             pos[world], quat[world] = data.xpos + self.places[world], data.xquat
             places[world] = data.geom_xpos[boxes] + self.places[world]

@@ -1,5 +1,7 @@
 """The scores of an evaluation: how well a legged robot walked, or a pole was balanced."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -106,15 +108,19 @@ def balance_scores(record: dict[str, Tensor], dt: float) -> dict[str, float]:
     )
 
 
-def imitation_scores(record: dict[str, Tensor], largest: dict[str, float]) -> Scores:
+def imitation_scores(
+    record: dict[str, Tensor], largest: dict[str, float], clips: Sequence[str] = ()
+) -> Scores:
     """How well B robots followed a clip from its first frame to its last.
 
     Args:
         record: (T, B) of each measure: mean square of the errors of the `joints` [rad²], square of
             that of the `velocity` [m²/s²], and how far the base is off the clip's `place` [m] and
             `heading` [rad]. `action_rate`, the squared change of the action. `terminated`: it fell.
+            `clip`: number of the clip.
         largest: of a success, over the whole episode `joints`, the root mean square [rad], and at
             its end `place` [m] and `heading` [rad].
+        clips: names of several, of each of which `success_<name>` is the share.
 
     Returns:
         `success` is the share of episodes without a fall that stay within all of these. `fell`,
@@ -127,9 +133,10 @@ def imitation_scores(record: dict[str, Tensor], largest: dict[str, float]) -> Sc
     off_base = (place > largest["place"]) | (heading > largest["heading"])
     failed = dict(fell=record["terminated"].bool().any(0), off_joints=joints > largest["joints"])
     failed |= dict(off_base=off_base)
-    good = ~torch.stack(list(failed.values())).any(0)
+    good, clip = ~torch.stack(list(failed.values())).any(0), record["clip"][0]
     return dict(
         success=good.float().mean().item(),
+        **{f"success_{x}": mean_of(good.float(), clip == i) for i, x in enumerate(clips)},
         **{why: x.float().mean().item() for why, x in failed.items()},
         joints_rmse=joints.mean().item(),
         velocity_rmse=velocity.mean().item(),

@@ -2,9 +2,8 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-import mujoco
 import torch
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE, Range
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.envs.declarations import Command, Scheduled
 from gpusim_rl.envs.state import State
-from gpusim_rl.envs.task import Task
+from gpusim_rl.tasks.common.legged import Legged
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0), (0.2, 0.6, 1.0), (0.2, 0.6, 1.0)  # of the largest commands
 PAIRS = (0.5, 0, 0.5), (-0.5, 0, 0.5), (0.5, 0.6, 0), (-0.5, 0.6, 0), (0, 0.6, 0.6), (0.75, 0, -0.3)
@@ -32,7 +31,7 @@ class StartSpread(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Walking(Task):
+class Walking(Legged):
     """A base on legs walks at a commanded velocity, its feet lifted in turn by a clock.
 
     A subclass names its feet and when each is lifted, and says what else counts in `reward`. The
@@ -77,7 +76,6 @@ class Walking(Task):
         if self.gait > 0.5 / self.dt:
             expected = "expected two control steps a turn at least"
             raise ValueError(f"task.gait={self.gait} Hz: {expected}")
-        self.torques = torque_sensors(self.mjm)
         self.weight = max(float(-self.mjm.opt.gravity[2] * self.mjm.body_mass.sum()), 1e-6)  # N
         if not self.base or self.base.joint:
             raise ValueError("task.mjcf: the first joint of a robot that walks is its free base")
@@ -184,12 +182,7 @@ class Walking(Task):
 
     def observe(self, s: State) -> dict[str, Tensor]:
         angle = 2 * math.pi * s.phase[:, None]
-        return dict(
-            gyro=s.gyro,
-            up=s.up,
-            joints=s.joint_pos - self.stance,
-            speeds=s.joint_vel,
-            action=s.action,
+        return super().observe(s) | dict(
             command=self.goal(s),
             clock=self.commanded(s)[:, None] * torch.cat([angle.cos(), angle.sin()], 1),
         )
@@ -224,10 +217,6 @@ class Walking(Task):
     def bends(self, s: State) -> Tensor:
         """(B, nu) how far the clock bends the joints of swinging legs [rad]."""
         return (self.swing(s)[:, :, None] * self.bend).flatten(1)
-
-    def power(self, s: State) -> Tensor:
-        """(B,) mechanical power, Σ|τ q̇| [W]."""
-        return (s.span(*self.torques) * s.joint_vel).abs().sum(1)
 
     def slide(self, s: State) -> Tensor:
         """(B,) Σ |ṗ|² in the plane [m²/s²] of the feet that the clock has stand."""
@@ -292,13 +281,3 @@ def drives(fastest: Tensor) -> Tensor:
     ]
     rows += [[a, sign * b, sign * c] for a, b, c in PAIRS for sign in (1, -1)]
     return fastest * fastest.new_tensor([*rows, [0.0, 0.0, 0.0]]) + 0.0  # no -0
-
-
-def torque_sensors(m: Any) -> tuple[str, str]:
-    """The first and the last sensor of a joint's torque, which are one for each joint of ctrl."""
-    kind = mujoco.mjtSensor.mjSENS_JOINTACTFRC
-    names = [m.sensor(i).name for i in range(m.nsensor) if m.sensor_type[i] == kind]
-    if len(names) != m.nu:
-        expected = f"expected {m.nu}, one for each actuator"
-        raise KeyError(f"{len(names)} sensors of type jointactuatorfrc: {expected}")
-    return names[0], names[-1]

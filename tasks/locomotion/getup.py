@@ -14,16 +14,16 @@ from gpusim_rl.core.maths import gauss, rotate, squared, to_matrix, uniform_rota
 from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE
 from gpusim_rl.core.symmetry import MirrorModule
 from gpusim_rl.envs.declarations import Reflection, Scheduled
-from gpusim_rl.envs.task import Task
 from gpusim_rl.robots.quadruped.symmetry import leg_mirror
 from gpusim_rl.tasks.common.actions import integrated
 from gpusim_rl.tasks.common.goal_scores import standing_scores
+from gpusim_rl.tasks.common.legged import Legged
 
 FEET = ("FL", "FR", "RL", "RR")
 
 
 @dataclass(kw_only=True)
-class Getup(Task):
+class Getup(Legged):
     """Get up from a fall, and stand still in the stance q̄.
 
         r = w₁ (1 + u_z)/2 + g (w₂ h + w₃ p
@@ -158,31 +158,14 @@ class Getup(Task):
     def update(self, s, rng):
         return dict(target=self.control(s), begun=torch.ones_like(s.begun))
 
-    def observe(self, s):
-        return dict(
-            gyro=s.gyro,
-            up=s.up,
-            joints=s.joint_pos - self.stance,
-            speeds=s.joint_vel,
-            action=s.action,
-        )
-
     def privileged(self, s):
         return dict(
             velocity=s.velocity,
             height=s.qpos[:, 2:3],
             feet=s.span("FL_position", "RR_position")[:, 2::3],  # m: their heights
-            torques=self.torques(s),
+            torques=s.span(*self.torques),
             lag=s.begun * (s.target - s.joint_pos),
         )
-
-    def torques(self, s):
-        """(B, 12) of the joints [N m]."""
-        return s.span("FL_abduction_torque", "RR_knee_torque")
-
-    def power(self, s):
-        """(B,) mechanical power, Σ|τ q̇| [W]."""
-        return (self.torques(s) * s.joint_vel).abs().sum(1)
 
     def reward(self, s):
         off, (low, high) = s.joint_pos - self.stance, self.limits
@@ -213,7 +196,7 @@ class Getup(Task):
             joints=(s.joint_vel**2).mean(1),
             power=self.power(s),
             fastest=s.joint_vel.abs().amax(1),
-            torque=self.torques(s).abs().amax(1),
+            torque=s.span(*self.torques).abs().amax(1),
             action_rate=squared(s.action - s.previous),
         )
 

@@ -1,4 +1,5 @@
-"""A legged robot follows a clip: joint angles and base poses from a file.
+"""A legged robot follows a clip: joint angles and base poses from a file. Several clips may be
+followed by one policy.
 
 The actor observes what a robot measures, and the clip's next frame.
 """
@@ -14,11 +15,10 @@ from gpusim_rl.core.maths import conjugate, gauss, log, product, squared, unrota
 from gpusim_rl.core.maths import yaw_frame as level
 from gpusim_rl.core.paths import find_data
 from gpusim_rl.core.ranges import AT_LEAST_0, CHANCE, POSITIVE, SHARE
-from gpusim_rl.envs.declarations import Scheduled
-from gpusim_rl.envs.task import Task
+from gpusim_rl.envs.declarations import Command, Scheduled
 from gpusim_rl.robots.clips import Clip, joint_angles, read_clip
+from gpusim_rl.tasks.common.legged import Legged
 from gpusim_rl.tasks.common.scores import imitation_scores
-from gpusim_rl.tasks.common.walking import torque_sensors
 
 
 class Frames(NamedTuple):
@@ -39,7 +39,7 @@ class Frames(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Imitate(Task):
+class Imitate(Legged):
     """Follow a clip: the angles q̂ of its joints, and the place p̂ and the rotation of its base.
 
         r = w₁ exp(-|q - q̂|²/σ_q²) + w₂ exp(-|q̇ - q̂'|²/σ_q̇²) + w₃ exp(-|v_xy - v̂_xy|²/σ_v²)
@@ -68,20 +68,21 @@ class Imitate(Task):
 
     Actions move the targets of the servos about the clip's next angles. An episode begins at the
     first frame or at any, and one that follows a fall perhaps shortly before the frame of the fall.
-    The last frame is held.
+    The last frame is held. Of several clips each episode has one, and the command is its number.
 
     After BeyondMimic (Liao et al., arXiv:2508.08241, section III) and DeepMimic (Peng et al.,
     arXiv:1804.02717): here joints and base stand for the bodies, whose poses follow from them.
     """
 
-    takes_robot: ClassVar = "quadruped"
+    takes_robot: ClassVar = "whole"
     ranges: ClassVar = dict(action_scale=POSITIVE, anywhere=SHARE, retry=CHANCE, back=AT_LEAST_0)
     ranges |= dict(sigma_joints=POSITIVE, sigma_speeds=POSITIVE, sigma_velocity=POSITIVE)
     ranges |= dict(sigma_spin=POSITIVE, sigma_up=POSITIVE)
     ranges |= dict(sigma_height=POSITIVE, sigma_heading=POSITIVE, sigma_place=POSITIVE)
     ranges |= dict(far=POSITIVE, fall_height=POSITIVE, fall_tilt=POSITIVE)
     ranges |= {f"largest.{x}": POSITIVE for x in ("joints", "place", "heading")}
-    clip_file: str  # .npz: `robots.clips.read_clip`
+    # .npz, as `robots.clips.read_clip` reads it, or name → file of several clips
+    clip_file: str | dict[str, str]
     action_scale: float  # rad that a unit of action moves a joint's target off the clip
     anywhere: float  # share of the episodes that begin at any frame; the others at the first
     retry: float  # share of the episodes after a fall that begin shortly before it
@@ -105,15 +106,18 @@ class Imitate(Task):
         super().__post_init__()
         if not self.base or self.base.joint:
             raise ValueError("task.mjcf: the first joint of a robot that imitates is its free base")
-        self.torques = torque_sensors(self.mjm)
-        clip = read_clip(find_data("task.clip_file", self.clip_file))
-        try:
-            angles = torch.from_numpy(joint_angles(clip, self.mjm))
-        except ValueError as error:
-            raise ValueError(f"{self.clip_file}: {error}") from None
-        frames = frames_of(clip, angles, self.dt)
-        self.frames = Frames(*[self.tensor(x) for x in frames])
-        self.last = len(frames.joints) - 1
+        files = self.clip_file if isinstance(self.clip_file, dict) else {"": self.clip_file}
+        self.names, clips = (*files,), [self.read(*file) for file in files.items()]
+        if not clips:
+            raise ValueError("task.clip_file has no clip: expected NAME: FILE")
+        # one clip after another, each from x = y = yaw = 0 on
+        self.frames = Frames(*[self.tensor(torch.cat(x)) for x in zip(*clips, strict=True)])
+        lengths = torch.tensor([len(clip.joints) for clip in clips])
+        self.lasts = self.tensor(lengths.cumsum(0) - 1)  # (K,) frames of the table, as the others
+        self.firsts = self.lasts - self.tensor(lengths - 1)
+        self.clip_of = self.tensor(torch.arange(len(clips)).repeat_interleave(lengths))  # (T,)
+        self.last = len(self.clip_of) - 1
+        self.longest = int(lengths.max()) - 1  # control steps
         # s: a servo's damping over its stiffness, by which it would lag behind a moving target
         lag = -self.nominal("actuator_biasprm")[:, 2] / self.nominal("actuator_gainprm")[:, 0]
         self.targets = self.frames.joints + lag * self.frames.speeds
@@ -125,6 +129,23 @@ class Imitate(Task):
         bound = [1.0] * (self.mjm.nu + 9)
         self.unit = -self.tensor(bound), self.tensor(bound)
 
+    def read(self, name: str, file: str) -> Frames:
+        """The frames of a file; ValueError or FileNotFoundError in one line if it does not fit."""
+        key = f"task.clip_file.{name}" if name else "task.clip_file"
+        clip = read_clip(find_data(key, file))
+        try:
+            return frames_of(clip, torch.from_numpy(joint_angles(clip, self.mjm)), self.dt)
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}") from None
+
+    @property
+    def command(self):
+        """Which of several clips is followed: its number, from 0 on."""
+        if len(self.names) < 2:
+            return None
+        half = (len(self.names) - 1) / 2
+        return Command(names=("clip",), units="1", largest=(half,), center=(half,))
+
     @property
     def estimated(self):
         meaning = "angle about the vertical since the start, the clip's at its first frame"
@@ -135,13 +156,27 @@ class Imitate(Task):
         return dict(heading=lambda s: yaw(s.qpos[:, 3:7])[:, None])
 
     def at(self, frames, frame):
-        """(B, …) rows of a table (T, …) at the frames (B,), of those after the last that one."""
+        """(B, …) rows of a table (T, …) at the frames (B,)."""
         return frames[frame.long().clamp(0, self.last)]
+
+    def next_frame(self, s):
+        """(B,) the frame after that of the state, of the clip that is commanded; or its last."""
+        if not self.command:
+            return (s.frame + 1).clamp(max=self.last)
+        clip = s.command[:, 0].round().long().clamp(0, len(self.names) - 1)
+        same = self.at(self.clip_of, s.frame) == clip
+        frame = torch.where(same, s.frame, self.firsts[clip])
+        return torch.minimum(frame + 1, self.lasts[clip])
 
     def start(self, n, rng):
         unit = rng.uniform("start", *self.unit)
         anywhere = (unit[:, 0] < 2 * self.anywhere - 1).float()
-        return self.pose((anywhere * (0.5 + 0.5 * unit[:, 1]) * self.last).floor(), unit)
+        share = anywhere * (0.5 + 0.5 * unit[:, 1])
+        if not self.command:
+            return self.pose((share * self.last).floor(), unit)
+        clip = rng.integers("clip", len(self.names))[:, 0]
+        first = self.firsts[clip]
+        return self.pose(first + (share * (self.lasts[clip] - first)).floor(), unit)
 
     def pose(self, frame, unit):
         """First values near a frame (B,). unit (B, nu + 9) in ±1: how far they are off."""
@@ -152,7 +187,8 @@ class Imitate(Task):
         qpos = self.posed(frame, torch.minimum(torch.maximum(angles, low), high))
         qpos = torch.cat([qpos[:, :2], qpos[:, 2:3] + 0.01 * (1 + unit[:, 2:3]), qpos[:, 3:]], 1)
         speeds = self.at(goal.speeds, frame)
-        return dict(
+        command = dict(command=self.at(self.clip_of, frame)[:, None]) if self.command else {}
+        return command | dict(
             qpos=qpos,
             qvel=torch.cat([velocity + 0.2 * unit[:, 3:9], speeds], 1),
             frame=frame,
@@ -167,19 +203,21 @@ class Imitate(Task):
     def next_start(self, start, ended, rng):
         chance, back = rng.uniform("retry", *(x[:2] for x in self.unit)).unbind(1)
         again = (ended.time < self.horizon) & (chance < 2 * self.retry - 1)
+        first = self.firsts[self.at(self.clip_of, ended.frame).long()]
         before = ended.frame - (0.5 + 0.5 * back) * (self.back / self.dt)
-        frame = torch.where(again, before.clamp(min=0).floor(), start["frame"])
+        frame = torch.where(again, torch.maximum(before, first).floor(), start["frame"])
         return self.pose(frame, rng.uniform("start", *self.unit))
 
     def evaluation(self):
-        """From the first frame to the last."""
-        return replace(super().evaluation(), anywhere=0.0, retry=0.0, episode=self.last * self.dt)
+        """From the first frame to the last, of the longest clip."""
+        whole = self.longest * self.dt
+        return replace(super().evaluation(), anywhere=0.0, retry=0.0, episode=whole)
 
     def control(self, s):
-        return self.at(self.targets, s.frame + 1) + self.joint_scales * s.action
+        return self.at(self.targets, self.next_frame(s)) + self.joint_scales * s.action
 
     def update(self, s, rng):
-        return dict(frame=(s.frame + 1).clamp(max=self.last))
+        return dict(frame=self.next_frame(s))
 
     def off_heading(self, s, frame):
         """(B, 1) how far the heading is off the clip's [rad], in [-π, π)."""
@@ -190,13 +228,8 @@ class Imitate(Task):
         return (s.qpos[:, :3] - self.at(self.frames.place, s.frame))[:, :2]
 
     def observe(self, s):
-        after, goal = s.frame + 1, self.frames
-        return dict(
-            gyro=s.gyro,
-            up=s.up,
-            joints=s.joint_pos - self.stance,
-            speeds=s.joint_vel,
-            action=s.action,
+        after, goal = self.next_frame(s), self.frames
+        return super().observe(s) | dict(
             heading=self.off_heading(s, after),
             goal_joints=self.at(goal.joints, after) - self.stance,
             goal_speeds=self.at(goal.speeds, after),
@@ -215,10 +248,6 @@ class Imitate(Task):
             place=torch.cat([c * x + sine * y, c * y - sine * x], 1),  # m; level, along the base
             frame=s.frame[:, None] / self.last,
         )
-
-    def power(self, s):
-        """(B,) mechanical power, Σ|τ q̇| [W]."""
-        return (s.span(*self.torques) * s.joint_vel).abs().sum(1)
 
     def reward(self, s):
         goal = Frames(*[self.at(x, s.frame) for x in self.frames])
@@ -251,6 +280,7 @@ class Imitate(Task):
             place=squared(self.off_place(s)).sqrt(),
             heading=self.off_heading(s, s.frame).abs()[:, 0],
             action_rate=squared(s.action - s.previous),
+            clip=self.at(self.clip_of, s.frame),
         )
 
     def ghost(self, s):
@@ -258,7 +288,7 @@ class Imitate(Task):
         return self.posed(s.frame, self.at(self.frames.joints, s.frame))
 
     def score(self, record):
-        return imitation_scores(record, self.largest)
+        return imitation_scores(record, self.largest, self.names if self.command else ())
 
 
 def frames_of(clip: Clip, angles: Tensor, dt: float) -> Frames:

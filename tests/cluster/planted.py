@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from gpusim_rl.cluster import engine
 from gpusim_rl.cluster.iteration import ClusterIteration, make_iteration
 from tests.worlds import make_config
@@ -25,7 +27,8 @@ def planted(faults: Sequence[dict[str, float]]) -> type[engine.Process]:
     """The process of actors with faults, one entry for each actor; the last is that of all others.
 
     Entries: `collect`, seconds of each collection; `send`, seconds of each packet on its way;
-    `broken`, the collection of a first life from which on an observation is NaN.
+    `broken`, the collection of a first life from which on an observation is NaN; `named`, whether
+    observations begin with 10 × actor + life and with the number of the step in this life.
     """
     process = engine.Process
 
@@ -40,6 +43,10 @@ def planted(faults: Sequence[dict[str, float]]) -> type[engine.Process]:
             def slowly(steps: int) -> None:
                 collect(steps)
                 nap(faulty.get("collect", 0.0))
+                if faulty.get("named"):
+                    obs, done = collector.record.obs, self.worker.sequence * steps
+                    obs[..., 0] = 10.0 * where["actor"] + where["life"]
+                    obs[..., 1] = torch.arange(done, done + steps)[:, None]
                 if broken and self.worker.sequence >= broken:
                     collector.record.obs[0, 0] = float("nan")
 

@@ -25,6 +25,7 @@ from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import PeerLost
 from gpusim_rl.core.states import copy_state
 from gpusim_rl.training.trainer import Trainer
+from tests.cluster import planted
 from tests.worlds import differing, make_config
 
 WORDS = ("task=cartpole", "num_envs=24", "num_steps=8", "algo.hidden=[16]", "fuse=off")
@@ -75,7 +76,9 @@ def in_step() -> dict[str, Any]:
 
 def ring_in_step() -> dict[str, Any]:
     """Two actors in step fill the ring of SAC, and the same from a checkpoint of one process."""
-    words = (*WORDS, "algo=sac", "algo.batch_size=48", "algo.warmup=384", "algo.replay=24")
+    # sixteen worlds an actor: products of twelve rows round differently on some processors
+    words = (*WORDS, "num_envs=32", "algo=sac", "algo.batch_size=64", "algo.warmup=512")
+    words = (*words, "algo.replay=24")
     one = make_alone(make_config(*words))
     iterate(one, 2)
     middle = one.state()
@@ -92,6 +95,38 @@ def ring_in_step() -> dict[str, Any]:
         "after a resume": sorted({*differing(resumed, expected)} - {*SUMS}),
         "learned": any(x.startswith("policy/actor.net") for x in differing(middle, expected)),
         "rows": int(filled["ring/count"].min()),
+    }
+
+
+def ring_ahead() -> dict[str, Any]:
+    """Two actors ahead of the learner fill a ring with steps that say whose they are, and each is
+    killed once: what windows of three steps join."""
+    words = ("algo=sac", "algo.replay=96", "cluster.actors=2", "cluster.spread=2.0")
+    with planted.training([{"named": 1}], *words, worlds=4) as many:
+        many.learner.update = lambda ring: None
+        for actor in (0, 1):
+            iterate(many, 9)
+            kill(many, actor, signal.SIGKILL)
+        iterate(many, 5)
+        ring: Any = many.ring
+        source = many.source
+        lags = many.report()()["cluster/lag_max"]
+    places = ring.may_begin(3).nonzero()
+    windows = ring.windows(places, 3)
+    paid, names = windows.returns(1.0), windows.steps().obs[..., :2]
+    whole = (paid.valid > 0) & (paid.discount > 0)
+    follows = (names[1:, :, 0] == names[0, :, 0]) & (names.diff(dim=0)[..., 1] == 1)
+    actions = ring.newest(32).action.view(32, 2, -1)
+    return {
+        "foreign": int((names[0, :, 0] // 10 != places[:, 1] // 4).sum()),
+        "joined": int((whole & ~follows.all(0)).sum()),
+        "windows": int(whole.sum()),
+        "cut": int((~whole & ~follows.all(0)).sum()),
+        "lives": source.ledger.lives,
+        "learned": sum(x["learned"] for x in source.ledger.accounts.values()),
+        "iterations": many.iterations,
+        "lag": lags,
+        "deviations": actions.std((0, 2)).tolist(),
     }
 
 
@@ -235,7 +270,7 @@ def main() -> None:
     """Run all, in one Ray, and write what was seen."""
     torch.set_num_threads(1)
     ray = Engine(4, None)
-    seen = {"in step": in_step(), "ring": ring_in_step()}
+    seen = {"in step": in_step(), "ring": ring_in_step(), "ring ahead": ring_ahead()}
     seen |= {"on their own": on_their_own(Path(sys.argv[1]).parent)}
     ray.close()
     Path(sys.argv[1]).write_text(json.dumps(seen))

@@ -78,6 +78,17 @@ def test_a_ring_in_step_is_that_of_one_process(seen):
 
 
 @pytest.mark.slow
+def test_a_ring_ahead_joins_no_two_lives(seen):
+    """Each actor writes its own worlds, and after a death no window goes on from an earlier life.
+    Each packet is learned from once."""
+    now = seen["ring ahead"]
+    assert now["foreign"] == 0 and now["joined"] == 0
+    assert now["windows"] > 500 and now["cut"] > 0 and now["lives"] == [1, 1]
+    assert now["learned"] == 2 * now["iterations"] and now["lag"] <= 1
+    assert now["deviations"][0] < 0.7 * now["deviations"][1]
+
+
+@pytest.mark.slow
 def test_no_step_is_learned_from_twice(seen):
     """The lag is bounded and corrected; late packets are refused, all are counted."""
     now = seen["on their own"]
@@ -138,9 +149,9 @@ def test_nothing_is_open_to_others(seen):
 
 @pytest.mark.slow
 def test_a_death_is_one_line(seen):
-    """Of seven actors and an evaluator that ended, one line each is said, nothing of Ray's."""
+    """Of nine actors and an evaluator that ended, one line each is said, nothing of Ray's."""
     lines = [line for line in seen["said"].splitlines() if line.strip()]
-    assert len(lines) == 8, seen["said"]
+    assert len(lines) == 10, seen["said"]
     assert all("it is started again" in line for line in lines)
     assert lines[-1].startswith("the evaluator (process ")
 
@@ -149,7 +160,8 @@ def test_a_death_is_one_line(seen):
     "words, says",
     [
         ("cluster=ray num_envs=25", "num_envs=25 does not divide into cluster.actors=2"),
-        ("cluster=ray algo=sac", "set cluster.sync=true"),
+        ("cluster=ray algo=sac cluster.actors=3", "does not divide into cluster.actors=3"),
+        ("cluster=ray cluster.spread=2", "cluster.spread=2 is for a learner from a ring"),
         ("cluster=ray cluster.address=10.0.0.1:6379", "RAY_AUTH_MODE=token"),
         ("algo.correction=vtrace", "algo.correction=vtrace changes nothing here"),
         ("algo.correction=proximal", "algo.correction=proximal changes nothing here"),

@@ -93,7 +93,7 @@ def test_a_wrong_section_is_one_line(section, says):
 def test_mistakes_are_one_line(elsewhere, capsys):
     """A recipe that is unknown, or that a task does not have."""
     said = refused_here("train.py", "recipe=slow", capsys=capsys)
-    assert "choose one of fast, robot" in said
+    assert "choose one of fast, humanoid, robot" in said
     said = refused_here("train.py", "task=cartpole", "recipe=robot", capsys=capsys)
     assert "recipe=robot does not exist for task=cartpole" in said
 

@@ -13,10 +13,12 @@ from tests.worlds import TASKS
 
 GRU = ("cartpole", "algo.memory=gru", "task.hide=[speeds]", "reward=rnd")
 ATTENTION = ("cartpole", "algo.memory=attention", "task.hide=[speeds]")
+SAC = ("algo=sac", "algo.warmup=32", "algo.batch_size=16", "algo.replay=32")
+REPLAY = ("cartpole", *SAC, "algo.draw=prioritized", "algo.memory=gru", "algo.sequence=2")
 EACH = [pytest.param([x], marks=[pytest.mark.slow] * (x != "quadruped")) for x in TASKS]
 
 
-@pytest.mark.parametrize("words", [*EACH, GRU, ATTENTION], ids=str)
+@pytest.mark.parametrize("words", [*EACH, GRU, ATTENTION, REPLAY], ids=str)
 def test_captured_is_eager(words):
     """Replayed kernels of sim=warp leave the state of eager ones, to the bit, and read nothing."""
     graphs.an_iteration_reads_nothing(graphs.captured_is_eager("cpu", *words))

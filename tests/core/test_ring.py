@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpusim_rl.core.priorities import Prioritized
 from gpusim_rl.core.record import FLAG, NUMBER, Record, vector
 from gpusim_rl.core.ring import Returns, Ring, RingSpec, Uniform
-from tests.algorithms.own.priority import LEAST_ERROR, Prioritized
 
 COLUMNS = dict(obs=vector(2), action=vector(1), reward=NUMBER)
 COLUMNS |= dict(terminated=FLAG, truncated=FLAG, fault=FLAG)
 ROWS, WORLDS, LENGTH, GAMMA = 12, 3, 3, 0.9
 
 
-PRIORITIZED = partial(Prioritized, exponent=0.5, beta=1.0)
+PRIORITIZED = partial(Prioritized, exponent=0.5, importance=1.0)
 
 
 def make_ring(written: int, sampler: Any = Uniform) -> Ring:
@@ -122,31 +122,3 @@ def test_what_is_drawn_lies_in_the_ring(sampler, written):
     allowed = {tuple(x) for x in ring.may_begin(LENGTH, 2).nonzero().tolist()}
     assert {tuple(x) for x in drawn.places.tolist()} == allowed
     torch.testing.assert_close(drawn.weights, torch.ones_like(drawn.weights))
-
-
-def test_priorities_are_the_shares_of_draws():
-    """Windows are drawn in proportion, and weights make them alike; new rows count most."""
-    ring = make_ring(40, PRIORITIZED)
-    rows = torch.arange(ROWS).repeat(WORLDS)
-    places = torch.stack([rows, torch.arange(WORLDS).repeat_interleave(ROWS)], 1)
-    errors = torch.rand(2, len(places), generator=torch.Generator().manual_seed(5)) ** 2
-    errors[:, rows % 5 == 0] = 0.0
-    ring.update(places.repeat(2, 1), torch.cat([errors, 0.5 * errors], 1))
-    size = errors.mean(0).view(WORLDS, ROWS)
-    mass = torch.where(size > 0, (size + LEAST_ERROR).sqrt(), 0.0)
-    assert torch.equal(ring.sampler.mass, mass)
-    allowed, n = ring.may_begin(LENGTH).T, 9000
-    unit = torch.rand(WORLDS, n, generator=torch.Generator().manual_seed(6))
-    drawn = ring.draw(unit, LENGTH)
-    at = drawn.places[:, 1] * ROWS + drawn.places[:, 0]
-    counts = at.bincount(minlength=WORLDS * ROWS).view(WORLDS, ROWS)
-    expected = n * mass * allowed / (mass * allowed).sum(1, keepdim=True)
-    some = expected > 0
-    assert not counts[~some].any()
-    chi = ((counts - expected) ** 2 / expected)[some].sum()
-    assert chi < 45.3  # of at most 20 degrees of freedom, in one of a thousand
-    sums = torch.zeros(WORLDS * ROWS).index_add_(0, at, drawn.weights).view(WORLDS, ROWS)[some]
-    torch.testing.assert_close(sums, sums.mean().expand_as(sums), rtol=0.15, atol=0)
-    before = ring.sampler.largest.clone()
-    ring.write(Record.zeros(COLUMNS, 2, WORLDS, device=torch.device("cpu")))
-    assert torch.equal(ring.sampler.mass[:, [4, 5]], before[:, None].expand(-1, 2))

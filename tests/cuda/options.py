@@ -40,6 +40,7 @@ BIAS = {
 }
 SLOW = ("no_load=20", "delay=[0.005,0.025]")
 MASSES = ("mass.kind=uniform", "payload.kind=normal", "center.kind=uniform")
+SAC = ["algo=sac", "algo.warmup=32", "algo.batch_size=16", "algo.replay=24"]
 CASES = {name: (name, []) for name in TASKS} | {
     "seeing": ("quadruped_rough", ["task.hide=[]"]),
     "whole": ("quadruped", ["graph=whole"]),
@@ -61,7 +62,11 @@ CASES = {name: (name, []) for name in TASKS} | {
         + ["task.randomise.bias=" + json.dumps(BIAS).replace('"', "").replace(" ", "")],
     ),
     "masses": ("quadruped", [f"task.randomise.{x}" for x in MASSES]),
-    "sac": ("cartpole", ["algo=sac", "algo.warmup=32", "algo.batch_size=16", "algo.replay=24"]),
+    "sac": ("cartpole", SAC),
+    "replay": (
+        "cartpole",
+        [*SAC, "algo.draw=prioritized", "algo.memory=gru", "algo.sequence=2"],
+    ),
     "distill": ("cartpole", ["algo=distill", "teacher="]),  # a run, which `trained` makes
 }
 # All that a steady iteration asks of the device: graphs, and events that time its parts.

@@ -19,6 +19,8 @@ from gpusim_rl.envs.mirror import Reflector
 from gpusim_rl.envs.observation import Observation
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import MeanAction, evaluation_env
+from gpusim_rl.networks.settings import MemorySettings
+from gpusim_rl.networks.squashed_memory import RecurrentActorCritic
 from gpusim_rl.robots.servos import safe_controls
 from gpusim_rl.tasks.locomotion.quadruped import Quadruped
 from tests import robot_files
@@ -301,13 +303,22 @@ def test_order_of_joints(monkeypatch, tmp_path):
     assert about["safe_pose"] == pytest.approx(task.stance.tolist())
 
 
+@pytest.mark.parametrize("learner", ["ppo", "sac"])
 @pytest.mark.parametrize("memory", ["gru", "attention"])
-def test_policy_that_remembers(tmp_path, memory):
+def test_policy_that_remembers(tmp_path, memory, learner):
     """A policy is deployed with its memory: the targets of 200 steps with restarts."""
     env = fresh_env(make_task("cartpole", episode=1.0, hide=("speeds",)), "cartpole")
-    policy = make_policy(*widths(env), memory=memory, seed=3)
+    if learner == "ppo":
+        policy: Any = make_policy(*widths(env), memory=memory, seed=3)
+        last = policy.actor.net.head[-1].weight
+    else:
+        remembered = MemorySettings(memory=memory, memory_size=8, memory_frames=8)
+        networks: Any = dict(hidden=(16,), activation="silu", bound=1.0, std=0.6, mirrors=None)
+        networks |= dict(memory=remembered, seed=3)
+        policy = RecurrentActorCritic(env.views, env.task.action_width, **networks)
+        last = policy.head.net.w[-1]
     with torch.no_grad():
-        policy.actor.net.head[-1].weight.mul_(300)  # pyright: ignore
+        last.mul_(300)
     mean = MeanAction(policy, env.num_envs)
     controller = Controller(env.task, policy.actor, policy.actor.blank_memory(1))
 

@@ -87,6 +87,8 @@ LISTED = {
     f"{IDENTIFY} walk.mcap policy=policy.onnx against=runs/walk metrics=drift.prom": LONG,
     "python train.py robot=go1": NETWORK,
     "python train.py task=humanoid robot=g1": NETWORK,
+    "python -m benchmarks.clips humanoid=g1 folder=.": NETWORK,
+    "python train.py task=imitate robot=g1 recipe=humanoid task.clip_file=squat.npz": NETWORK,
     "python train.py robot=go1 robot.actuator.kind=net robot.actuator.file=go1.safetensors": (
         NETWORK
     ),

@@ -1,5 +1,6 @@
 """A task that places bodies: a ball jumps about, and each world has its own."""
 
+import contextlib
 from dataclasses import dataclass
 
 import pytest
@@ -9,7 +10,9 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.envs.task import Task
 from gpusim_rl.envs.tracing import needs
 from gpusim_rl.envs.worst_step import step_tensors
-from tests.worlds import copies, differing, make_sim_of, make_task
+from gpusim_rl.play.rollouts import RunRollout
+from gpusim_rl.viewer.offscreen import Camera
+from tests.worlds import Stateless, copies, differing, make_sim_of, make_task
 
 ARM = """
 <mujoco>
@@ -104,9 +107,10 @@ def test_sensors_know_it_after_a_restart(make):
     torch.testing.assert_close(s.seen, s.mocap_pos[:, 0])
 
 
-def test_it_goes_on_exactly(make):
+@pytest.mark.parametrize("sim", ["native", "warp"])
+def test_it_goes_on_exactly(make, sim):
     """A state that is loaded continues bit by bit."""
-    first, second = make(), make()
+    first, second = make(sim), make(sim)
     for _ in range(7):
         first.step(torch.ones(4, 1))
     second.load(first.state())
@@ -128,6 +132,24 @@ def test_a_mistake_is_one_line(make, settings, says):
     with pytest.raises(ValueError, match=says) as caught:
         make(**settings)
     assert "\n" not in str(caught.value)
+
+
+def test_pictures_show_it(make):
+    """Two worlds whose arms are alike look as different as their balls are."""
+    still = Stateless(lambda obs: torch.zeros(len(obs), 1))
+    numbers = dict(weights={"near": 1.0}, noise={}, seed=1)
+    rollout = RunRollout(still, make().task, 2, **numbers)  # type: ignore[arg-type]
+    rollout.step(None)
+    first, second = rollout.pose()
+    torch.testing.assert_close(
+        torch.from_numpy(first[1:4]).float(), rollout.env.sim.mocap_pos[0, 0].float()
+    )
+    assert first[0] == pytest.approx(second[0], abs=1e-6)
+    with contextlib.closing(Camera(rollout.model, 64, 64, "above")) as camera:
+        pictures = [camera(pose).astype(int) for pose in (first, second)]
+        assert camera.data.mocap_pos[0] == pytest.approx(second[1:4])
+        assert camera.data.mocap_quat[0].tolist() == [1, 0, 0, 0]
+    assert (abs(pictures[0] - pictures[1]).sum(2) > 20).sum() > 10
 
 
 def test_it_is_no_memory_of_the_robot(make):

@@ -13,9 +13,10 @@ from gpusim_rl.config import robot_size
 from gpusim_rl.core.paths import ASSETS
 from gpusim_rl.envs.mirror import derive_flips
 from gpusim_rl.robots.description import reasons
-from gpusim_rl.robots.humanoid.shape import Humanoid
+from gpusim_rl.robots.humanoid.shape import Humanoid, WholeHumanoid
 from gpusim_rl.robots.humanoid.soles import fit_sole
 from gpusim_rl.robots.load import Loaded, load_any, load_as
+from gpusim_rl.robots.quadruped.shape import Quadruped
 from tests import robot_files
 from tests.humanoid_files import mjcf
 from tests.worlds import make_config, robot_keys
@@ -59,6 +60,35 @@ def test_gains(mensch):
     np.testing.assert_allclose(robot.armature, 1.5e-4 * torque, rtol=1e-3)
     np.testing.assert_allclose(robot.kp, 1.5e-4 * torque * (20 * math.pi) ** 2, rtol=1e-3)
     np.testing.assert_allclose(robot.kd, 1.5e-4 * torque * 80 * math.pi, rtol=1e-3)
+
+
+def test_a_whole_body(tmp_path, capsys):
+    """All hinges get servos, the legs' first; numbers of the legs leave the others' to the guess.
+
+    A quadruped's legs are all that moves, and an arm is refused.
+    """
+    stance = [0.0, 0.1, 0.2, -0.3, 0.0, -0.1, -0.2, 0.3]
+    described = keys(tmp_path, mjcf(), kp=[30.0, 40.0, 50.0, 20.0], stance=stance)
+    whole = load_as("whole", **described | dict(scale=[0.1, 0.2, 0.3, 0.4]))
+    assert "robot.scale is of the legs alone: task.action_scale" in capsys.readouterr().err
+    legs = load_as("humanoid", **described)
+    arms = ["rechts_schulter", "links_schulter"]
+    assert type(whole.shape) is WholeHumanoid
+    assert whole.shape.joints.names == [*legs.shape.joints.names, *arms]
+    assert whole.mjm.nu == 10 and whole.mjm.nq == 17
+    assert whole.robot.kp[:8] == legs.robot.kp and whole.robot.torque[:8] == legs.robot.torque
+    torque = 0.25 * 29 * 9.81 * whole.shape.size
+    assert whole.robot.torque[8:] == pytest.approx([torque] * 2, rel=1e-3)
+    assert whole.robot.stance == [*legs.robot.stance, 0, 0]
+    assert whole.robot.scale is None and legs.robot.scale is None
+    each = load_as("whole", **described | dict(kp=[*range(1, 11)], scale=0.3))
+    assert each.robot.kp == [*range(1, 11)] and each.robot.scale == [0.3] * 10
+    with pytest.raises(ValueError, match=r"expected a number, 4 of a leg, 8 of both or 10$"):
+        load_as("whole", **described | dict(kp=[1.0, 2.0]))
+    four = load_as("whole", **robot_keys(mjcf=str(ASSETS / "quadruped.xml")))
+    assert type(four.shape) is Quadruped
+    with pytest.raises(ValueError, match=r"task=reach may take this robot$"):
+        load_as("whole", **robot_keys(mjcf=str(ASSETS / "arm.xml")))
 
 
 def test_soles(mensch):

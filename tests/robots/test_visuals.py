@@ -287,7 +287,7 @@ def test_a_film_of_worlds(tmp_path, task):
     for world in (0, 1):
         rollout.step(None)
         plain.step(None)
-        np.testing.assert_array_equal(rollout.qpos(), plain.qpos())
+        np.testing.assert_array_equal(rollout.pose(), plain.pose())
         rollout.show_world(world)
         plain.show_world(world)
         for name in ("geom_pos", "geom_size", "geom_friction"):
@@ -310,7 +310,7 @@ def test_the_page_shows_them(tmp_path):
                 model=model,
                 worlds=1,
                 show_world=lambda _: None,
-                qpos=lambda m=model: m.key_qpos,
+                pose=lambda m=model: m.key_qpos,
                 ghost=lambda: None,
             )
             page = scene.Scene(server, f"/{len(sizes)}", rollout)

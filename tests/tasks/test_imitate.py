@@ -4,12 +4,14 @@ import math
 import shutil
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
 import torch
 
 from benchmarks import clips
 from gpusim_rl.algorithms.iteration import Iteration
+from gpusim_rl.assembly.environment import make_task as make_task_of
 from gpusim_rl.config.resume import load_config
 from gpusim_rl.config.run_files import is_kept_file
 from gpusim_rl.config.sections import task_file_keys
@@ -18,16 +20,27 @@ from gpusim_rl.core.rng import Rng
 from gpusim_rl.deploy.export_policy import export_policy
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.envs.state import State
-from gpusim_rl.robots.clips import Clip, read_clip, write_clip
+from gpusim_rl.robots.clip_formats import positions
+from gpusim_rl.robots.clips import Clip, joint_angles, read_clip, write_clip
+from gpusim_rl.robots.load import load_as
 from gpusim_rl.robots.models import find_mjcf
+from gpusim_rl.robots.prepare import added_name
 from gpusim_rl.robots.servos import safe_controls
 from gpusim_rl.runs.run import Run
 from gpusim_rl.tasks.locomotion.imitate import frames_of
 from gpusim_rl.training.trainer import Trainer
-from tests import robot_files
+from tests import humanoid_files, robot_files
 from tests.command_lines import TINY
 from tests.tasks.test_golden import terms_of
-from tests.worlds import check_words, make_env, make_robot, make_task, refusal
+from tests.worlds import (
+    check_words,
+    make_config,
+    make_env,
+    make_robot,
+    make_task,
+    refusal,
+    robot_keys,
+)
 
 
 def states(task, frame: int, worlds: int = 1) -> State:
@@ -152,6 +165,10 @@ def test_mistakes():
     assert refusal("task=imitate", "task.clip_file=7") == (
         "task.clip_file=7: expected a word, such as 'trot.npz'"
     )
+    for name, says in (("walk.npz", "no such file, here"), ("7", "expected a word")):
+        line = refusal("task=imitate", f"task.clip_file={{a:trot.npz,b:{name}}}")
+        assert line.startswith(f"task.clip_file.b={name}: {says}")
+    assert "has no clip" in refusal("task=imitate", "task.clip_file={}")
     assert "no .npz file" in refusal("task=imitate", f"task.clip_file={find_mjcf('ant.xml')}")
 
 
@@ -187,6 +204,69 @@ def test_a_run_keeps_its_clip(tmp_path, monkeypatch):
         check_words("resume=run", "iterations=2", "task.clip_file=other.npz")
 
 
+TWO = {"trot": "trot.npz", "hop": "hop.npz"}
+
+
+def test_several_clips():
+    """Each world has its own clip, from any of its frames on, and holds that one's last frame."""
+    task, n = make_task("imitate", clip_file=TWO), 4096
+    assert task.last == 401 + 201 - 1 and task.evaluation().horizon == 400
+    start = task.begin(n, Rng(1, torch.arange(n)))
+    hops = start["command"][:, 0] == 1
+    assert hops.float().mean() == pytest.approx(0.5, abs=0.05)
+    frames = start["frame"]
+    assert frames[~hops].min() == 0 and frames[~hops].max() in range(380, 400)
+    assert frames[hops].min() == 401 and frames[hops].max() in range(580, 601)
+    goal = task.frames.joints[frames.long()]
+    assert (start["qpos"][:, 7:] - goal).abs().max() < 0.06
+    rng = Rng(1, torch.arange(2))
+    s = states(task, 400, 2).with_(command=torch.tensor([[0.0], [1.0]]))
+    # held; and the first frame of the other clip, as it is told so, is followed by its second
+    assert task.update(s, rng)["frame"].tolist() == [400, 402]
+    end = states(task, 601).with_(command=torch.tensor([[1.0]]))
+    assert task.update(end, rng)["frame"].tolist() == [601]
+    hop = make_task("imitate", clip_file="hop.npz")
+    torch.testing.assert_close(task.frames.joints[401:], hop.frames.joints)
+    ended = states(task, 410, n).with_(command=torch.ones(n, 1))
+    again = task.begin(n, Rng(2, torch.arange(n)), ended)
+    back = again["frame"][(again["frame"] >= 401) & (again["frame"] <= 410)]
+    assert len(back) > n / 3 and (again["command"][:, 0] == (again["frame"] > 400)).all()
+
+
+def test_a_run_keeps_several_clips(tmp_path, monkeypatch):
+    """They are copied by name; the exported file plays the one whose number it is told."""
+    monkeypatch.chdir(tmp_path)
+    words = ("task=imitate", *TINY, "log=none", "run_dir=run", "episodes=8")
+    iteration = train(*words, "iterations=1", "task.clip_file={trot:trot.npz,hop:hop.npz}")
+    config = load_config(Run.open(Path("run")))
+    names = config.plain["task"]["clip_file"]
+    assert {*names} == {*TWO} and all(Path(x).is_relative_to("run") for x in names.values())
+    error = export_policy(iteration, config, Path("run"), file := Path("policy.onnx"))
+    assert error < 1e-5
+    train("resume=run", "iterations=2")
+    policy = Policy(file)
+    readings = {name: np.zeros((1, n), np.float32) for name, n in policy.needs.items()}
+    for number, name in enumerate(TWO):
+        policy.reset()
+        targets = np.stack([policy.act(readings, [number]).ravel() for _ in range(150)])
+        knee = read_clip(ASSETS / TWO[name]).joint_pos[1:151, 2]
+        assert np.corrcoef(targets[:, 2], knee)[0, 1] > 0.8
+    policy.act(readings, [math.nan])
+    assert policy.fault.all()
+
+
+def test_scores_of_several_clips():
+    """Each clip has its share of successes beside that of all."""
+    task = make_task("imitate", clip_file=TWO)
+    zero = torch.zeros(3, 4)
+    names = ("joints", "velocity", "place", "heading", "action_rate", "terminated")
+    record = dict.fromkeys(names, zero) | {"clip": torch.tensor([[0.0, 0, 1, 1]]).expand(3, 4)}
+    record["joints"] = torch.tensor([[0.0, 0.0, 0.0, 1.0]]).expand(3, 4)
+    scores = task.score(record)
+    assert scores["success"] == 0.75
+    assert scores["success_trot"] == 1 and scores["success_hop"] == 0.5
+
+
 def test_the_words_of_a_run_name_its_clip_again(tmp_path):
     """resume= with the name of one of our clips means the copy that the run has of it."""
     copy = shutil.copy(ASSETS / "hop.npz", tmp_path)
@@ -206,7 +286,7 @@ def plays_the_clip(file: Path, clip: Clip) -> None:
     assert targets.shape == (60, 12) and apart > 0.8
 
 
-def test_another_robot_follows_its_own_clip(tmp_path, monkeypatch):
+def test_another_robot_follows_its_own_clip(tmp_path, monkeypatch, capsys):
     """robot.mjcf= names a quadruped, whose joints the clip has in any order."""
     monkeypatch.chdir(tmp_path)
     robot = robot_files.write(tmp_path, robot_files.mjcf())
@@ -221,6 +301,51 @@ def test_another_robot_follows_its_own_clip(tmp_path, monkeypatch):
     task = iteration.env.task
     assert torch.allclose(task.frames.joints, task.stance, atol=1e-5)
     assert "no joint of the robot" in refusal(*words, "iterations=1", "run_dir=other")
+    capsys.readouterr()
+    described = make_config(*words, "task.clip_file=stand.npz", "robot.height=0.3")
+    make_task_of(described, "cpu")
+    assert "robot.height has no effect: Imitate does not use it" in capsys.readouterr().err
+
+
+def test_a_humanoid_moves_its_whole_body(tmp_path, monkeypatch):
+    """robot.mjcf= names a humanoid, whose arms follow the clip as its legs do."""
+    monkeypatch.chdir(tmp_path)
+    robot = robot_files.write(tmp_path, humanoid_files.mjcf())
+    model = load_as("whole", **robot_keys(mjcf=robot)).mjm
+    names = tuple(model.joint(j).name for j in model.actuator_trnid[:, 0])
+    pose = np.tile(model.key_qpos[0], (51, 1))
+    columns = [model.joint(name).qposadr[0] for name in names]
+    joints = pose[:, columns]
+    joints[:, -1] = np.linspace(0, 1, 51)  # an arm rises
+    write_clip(Path("wave.npz"), Clip(50, names, pose[:, :3], pose[:, 3:7], joints))
+    words = ("task=imitate", *TINY, "log=none", f"robot.mjcf={robot}", "run_dir=run")
+    task = train(*words, "iterations=1", "task.clip_file=wave.npz").env.task
+    assert task.mjm.nu == 10 and names[-1] == "links_schulter"
+    assert task.frames.joints[-1, -1] == pytest.approx(1, abs=1e-5)
+
+
+def test_a_squat_is_balanced(tmp_path, capsys):
+    """Soles stay where they are due, and the mass of each frame is above those that stand."""
+    file = str(find_mjcf("humanoid.xml"))
+    clips.main([f"folder={tmp_path}", f"humanoid={file}"])
+    assert "soles off by 0.00 mm" in capsys.readouterr().out
+    loaded = load_as("whole", **robot_keys(mjcf=file))
+    m, clip = loaded.mjm, read_clip(tmp_path / "squat.npz")
+    joint_angles(clip, m)  # within the limits
+    d, lifted = mujoco.MjData(m), 0
+    for frame in positions(clip, m):
+        d.qpos[:] = frame
+        mujoco.mj_kinematics(m, d)
+        mujoco.mj_comPos(m, d)
+        soles = [m.site(added_name(side)).id for side in ("left", "right")]
+        stands = d.site_xpos[soles, 2] < 1e-3
+        lifted += not stands.all()
+        off = d.subtree_com[1, :2] - d.site_xpos[soles][stands, :2]
+        assert np.abs(off[:, 0]).min() < 0.09  # m: half of a sole's length
+        assert stands.all() or abs(off[0, 1]) < 0.03
+    assert lifted > 60
+    low, high = clip.base_pos[:, 2].min(), clip.base_pos[:, 2].max()
+    assert high - low == pytest.approx(clips.DEPTH * loaded.shape.size, abs=1e-3)
 
 
 def test_the_actor_sees_its_heading():

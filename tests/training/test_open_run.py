@@ -37,11 +37,12 @@ SIMS = {
     "eager": (*TINY, "graph=off"),
     "captured": (*(x for x in TINY if not x.startswith("sim")), "sim=warp", "graph=parts"),
 }
+DRAW = {"sac": {"algo.draw": "prioritized"}, "dream": {}}
 MOVING = ("learning_rate", "share")  # what learning itself changes
 # other values than those of the runs
 LOOP = {"threads": 2, "num_steps": 8, "iterations": 5, "rollbacks": 2, "stop_at": 0.9}
 LOOP |= {"eval_every": 7, "episodes": 3, "save_every": 3, "log_every": 2, "film_every": 50}
-LOOP |= {"cluster.actors": 3, "cluster.max_lag": 2}
+LOOP |= {"cluster.actors": 3, "cluster.max_lag": 2, "cluster.spread": 1.5}
 TASK = {"task.weights.upright": 0.7, "task.noise.pole_angle": 0.3}
 ALL = {"learning_rate": 2e-4, "max_grad_norm": 0.3}
 PARTS = {"update_epochs": 3, "num_minibatches": 4}
@@ -50,7 +51,8 @@ ALGO: dict[str, dict[str, Any]] = {
     | {"target_kl": 0.03, "max_std": 0.4, "gae_lambda": 0.9, "clip_coef": 0.1, "clip_value": 0.5}
     | {"ent_coef": 0.01},
     "sac": ALL | {"gamma": 0.9, "alpha_rate": 1e-3, "target_std": 0.3, "tau": 0.1}
-    | {"bound": 0.8, "warmup": 32, "updates": 1, "policy_delay": 1, "batch_size": 64, "window": 2},
+    | {"bound": 0.8, "warmup": 32, "updates": 1, "policy_delay": 1, "batch_size": 64, "window": 2}
+    | {"priority_exponent": 0.5, "importance_exponent": 0.6, "sequence": 2, "burn_in": 4},
     "dream": ALL | {"gamma": 0.9, "alpha_rate": 1e-3, "target_std": 0.3, "tau": 0.1, "bound": 0.8}
     | {"warmup": 32, "updates": 2, "batch_size": 64, "lam": 0.8, "steps": 3}
     | {"model_rate": 2e-3, "model_updates": 1, "model_batch": 64},
@@ -234,7 +236,7 @@ def test_what_is_refused(kind, trained):
     fixed = {"seed": 7, "num_envs": 32, "task.sigma": 0.9, "task.dt": 0.04, "algo.hidden": [8]}
     fixed |= {"cloning.epochs": 3, "cloning.count": 5, "cloning.std": 0.2}
     fixed |= (
-        {"algo.replay": 64, "algo.alpha": 0.1}
+        {"algo.replay": 64, "algo.alpha": 0.1} | DRAW[kind]
         if kind in ("sac", "dream")
         else {"algo.std": 0.3, "algo.min_std": 0.01}
     )

@@ -68,6 +68,8 @@ def test_a_caption_says_command_and_speed():
     # it has begun again
     assert 100.0 > FASTEST and caption.text(1.0, placed(m, 100.0)).endswith("speed 0.00 m/s")
     assert caption.text(1.0, None) == f"{asked[0]}{caption.GAP}turn -1.00 rad/s"
+    counted = Caption(m, {"names": ["clip"], "units": ["1"]}, lambda t: np.array([1.0]))
+    assert counted.text(0.0, None) == "command: clip 1"
 
 
 @pytest.mark.parametrize(

@@ -362,7 +362,7 @@ def test_page_and_film_agree(trained, show, source):
     for i in range(120):
         web.step()
         t, qpos = next(frames)
-        np.testing.assert_array_equal(panel.rollout.qpos()[0], qpos, err_msg=f"step {i}")
+        np.testing.assert_array_equal(panel.rollout.pose()[0], qpos, err_msg=f"step {i}")
         assert panel.time == pytest.approx(t)
     web.draw()
     web.show_numbers()
@@ -416,13 +416,13 @@ def test_checkpoints(web, capsys):
     """The chosen checkpoint acts, where the robots are; one that is not whole is a note."""
     (panel,) = web.policies
     assert panel.checkpoints() == ("last", "000002", "000000")
-    weights, before = panel.trained.policy.actor, panel.rollout.qpos()
+    weights, before = panel.trained.policy.actor, panel.rollout.pose()
     last = next(weights.parameters()).clone()
     panel.iteration.value = "000000"
     web.change_checkpoint(panel)
     assert panel.note.value == "after 0 iterations"
     assert not np.array_equal(next(weights.parameters()).detach(), last.detach())
-    assert np.array_equal(panel.rollout.qpos(), before)
+    assert np.array_equal(panel.rollout.pose(), before)
     options = panel.iteration.options
     panel.iteration.options = (*options, "000001")
     panel.iteration.value = "000001"

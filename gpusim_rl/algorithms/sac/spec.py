@@ -1,17 +1,34 @@
 """Soft actor-critic, as a training knows it."""
 
+from functools import partial
+
 from gpusim_rl.algorithms.cloning.settings import FILES
 from gpusim_rl.algorithms.learner import LearnerSpec
+from gpusim_rl.algorithms.sac.recurrent import RecurrentSAC
 from gpusim_rl.algorithms.sac.sac import SAC
 from gpusim_rl.algorithms.sac.settings import Settings
+from gpusim_rl.core.priorities import Prioritized
 from gpusim_rl.core.ring import RingSpec
 
+
+def kind_of(cfg: Settings) -> type[SAC]:
+    """The class of the learner, which has a memory or not."""
+    return SAC if cfg.memory == "none" else RecurrentSAC
+
+
+def make_ring(cfg: Settings) -> RingSpec:
+    """The ring, and how windows are drawn from it."""
+    numbers = dict(exponent=cfg.priority_exponent, importance=cfg.importance_exponent)
+    how = {"sampler": partial(Prioritized, **numbers)} if cfg.draw == "prioritized" else {}
+    return RingSpec(cfg.replay, cfg.save_ring, **how)
+
+
 SPEC = LearnerSpec(
-    make=SAC,
-    make_policy=SAC.make_policy,
+    make=lambda spec, cfg: kind_of(cfg)(spec, cfg),
+    make_policy=lambda spec, cfg: kind_of(cfg).make_policy(spec, cfg),
     settings=Settings,
     files=FILES,
     changeable=("gamma", "target_std", "tau", "learning_rate", "alpha_rate", "max_grad_norm"),
-    ring=lambda settings: RingSpec(settings.replay, settings.save_ring),
+    ring=make_ring,
     begin=SAC.begin,
 )

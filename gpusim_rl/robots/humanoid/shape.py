@@ -1,5 +1,5 @@
-"""The shape of humanoids, for `tasks/locomotion/humanoid.py`: two legs walk, arms and waist are
-locked."""
+"""The shapes of humanoids: two legs that walk, arms and waist locked, for
+`tasks/locomotion/humanoid.py`; and the whole body, for `tasks/locomotion/imitate.py`."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 
 from gpusim_rl.robots import prepare
-from gpusim_rl.robots.bodies import Array, RobotError, Signs, beyond_limits
+from gpusim_rl.robots.bodies import HINGE, Array, RobotError, Signs, beyond_limits, subtree
 from gpusim_rl.robots.humanoid.soles import Sole, fit_sole
 from gpusim_rl.robots.humanoid.topology import SIDES, check_base, find_legs, pitches
 from gpusim_rl.robots.inertias import join_names
@@ -27,10 +27,10 @@ DIRECTIONS = 64  # in which the center of mass must not be beyond the soles
 FREQUENCY, DAMPING = 2 * math.pi * 10.0, 2.0  # rad/s, 1
 # s²: armature over largest torque, of the three motors of Unitree G1's legs in mjlab 1.6.0
 ROTOR = 1.5e-4
-# Largest torque over weight times length of the leg, of the joints of ankles and of the others.
-ANKLE, JOINT = 0.25, 0.5
+# Largest torque over weight times length of the leg, of the joints from hip to knee and of others.
+LEG, OTHER = 0.5, 0.25
 REASONS = {
-    "torque": "half of weight times the length of a leg, of an ankle a quarter",
+    "torque": "half of weight times the length of a leg, of ankles, waist and arms a quarter",
     "armature": "1.5e-4 s² times the torque, as of the motors of Unitree G1's legs",
     "kp": "armature · (2π · 10 Hz)²",
     "kd": "4 · √(kp · armature): a damping ratio of 2",
@@ -62,16 +62,19 @@ class Humanoid(Walker):
         legs, feet = find_legs(m, base, robot.joints, robot.feet)
         self.soles = [fit_sole(m, base, foot) for foot in feet]
         self.robot = replace(robot, base=base, joints=legs, feet=robot.feet or feet)
-        names, count = [*legs[0], *legs[1]], 2 * len(legs[0])
-        expected = f"a number, {count // 2} of a leg, or {count}"
-        self.joints = Joints(names, (1, count // 2, count), expected)
-        self.servos = {name: name for name in names}
+        self.joints = self.join([*legs[0], *legs[1]])
+        self.servos = {name: name for name in self.joints.names}
         self.labels = {side: corner_names(side)[0] for side in SIDES}
+
+    def join(self, legs: list[str]) -> Joints:
+        """The joints that move, of which those of both legs are the first."""
+        count = len(legs)
+        return Joints(legs, (1, count // 2, count), f"a number, {count // 2} of a leg, or {count}")
 
     def measure(self, m: mujoco.MjModel) -> None:
         super().measure(m)
-        half = self.count // 2
-        ids = [self.ids[:half].tolist(), self.ids[half:].tolist()]
+        half = self.half = len(self.robot.joints[0])
+        ids = [self.ids[:half].tolist(), self.ids[half : 2 * half].tolist()]
         self.pitch = [[half * i + k for k in pitches(m, leg)] for i, leg in enumerate(ids)]
         self.set_angles(np.clip(np.zeros(self.count), self.low, self.high))
         self.turn = np.sign(self.d.xaxis[self.ids, 1])  # of each pitch about y
@@ -105,9 +108,9 @@ class Humanoid(Walker):
 
     def gains(self, filled: Callable[..., Array]) -> None:
         """Fill in gains and limits: torques follow the weight, and all others the torques."""
-        share = np.full(self.count, JOINT)
+        share = np.full(self.count, OTHER)
         for i, (_, knee, *_) in enumerate(self.pitch):
-            share[knee + 1 : (i + 1) * self.count // 2] = ANKLE
+            share[i * self.half : knee + 1] = LEG
         torque = filled("torque", share * (self.weight() * self.size))
         armature = filled("armature", ROTOR * torque)
         kp = filled("kp", armature * FREQUENCY**2)
@@ -222,6 +225,21 @@ class Humanoid(Walker):
             step = np.linalg.lstsq(rows, upward, rcond=1e-3)[0]
             out[joints] = step / max(abs(step[1]), 0.25 * abs(step[0]), 1e-9)
         return tuple(float(x) for x in out)
+
+
+class WholeHumanoid(Humanoid):
+    """A humanoid whose waist, arms and whatever else turns about hinges move, too.
+
+    They follow the legs in ctrl. Numbers of the legs alone leave those of the others to the guess.
+    """
+
+    def join(self, legs: list[str]) -> Joints:
+        m, body = self.original, subtree(self.original, self.original.body(self.base).id)
+        hinges = [j for j in range(m.njnt) if m.jnt_type[j] == HINGE and m.jnt_bodyid[j] in body]
+        others = [name for name in (m.joint(j).name for j in hinges) if name not in legs]
+        count, whole = len(legs), len(legs) + len(others)
+        expected = f"a number, {count // 2} of a leg, {count} of both or {whole}"
+        return Joints([*legs, *others], (1, count // 2, count, whole), expected, len(legs))
 
 
 def corner_names(side: str) -> list[str]:
