@@ -16,7 +16,7 @@ FLOORS = {
     **dict.fromkeys(("algorithms", "evaluation", "tasks", "config", "viewer"), 5),
     **dict.fromkeys(("assembly", "deploy", "report"), 6),
     **dict.fromkeys(("training", "play", "doctor", "adapters", "cluster", "gate", "serve"), 7),
-    **dict.fromkeys(("identify", "web"), 8),
+    **dict.fromkeys(("identify", "population", "web"), 8),
     "commands": 9,
     "programs": 10,
 }

@@ -34,6 +34,7 @@ READERS = {
         ("config", "assembly", "report", "adapters", "identify", "commands"), "hydra omegaconf yaml"
     ),
     "runs": "yaml",  # a run directory holds config.yaml
+    "population": "yaml",  # the folder of a search holds search.yaml
 }
 # What is copied to a robot, or read without a training: NumPy and onnxruntime, nothing of ours.
 STANDALONE = (Path("gpusim_rl/deploy/runtime.py"),)

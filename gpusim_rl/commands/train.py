@@ -181,12 +181,17 @@ def files_of(trainer: "Trainer") -> str:
 
 
 def main(overrides: list[str]) -> None:
-    """Check the command line and train, once or for each value of a multirun."""
+    """Check the command line and train, once, for each value of a multirun, or in a search."""
     try:
         if command_line.is_multirun(overrides):
-            from gpusim_rl.commands import multirun  # a single training starts without it
+            from gpusim_rl.population import start  # a single training starts without it
 
-            multirun.run(command_line.check_multirun(overrides))
+            start.run(command_line.check_multirun(overrides))
+        elif command_line.is_search(overrides):
+            from gpusim_rl.population import search, start
+
+            sweep, found = search.check_search(overrides)
+            start.run_search(sweep, found) if found else start.run(sweep)
         else:
             train_or_exit(command_line.check("config", overrides))
     except KeyboardInterrupt:

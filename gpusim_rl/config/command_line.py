@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice, product
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
@@ -103,6 +104,16 @@ def is_multirun(argv: list[str]) -> bool:
     return not {*MULTIRUN}.isdisjoint(argv)
 
 
+def is_search(words: list[str]) -> bool:
+    """Whether a command line asks for a search, or continues one."""
+    from gpusim_rl.runs.run import SEARCH
+
+    values = dict(word.split("=", 1) for word in words if "=" in word)
+    folder = Path(values.get("resume", "").strip("'\""))
+    asked = values.get("search", "none") != "none" or (folder / SEARCH).is_file()
+    return asked and not any(word.startswith("-") for word in words)
+
+
 @one_line_errors()
 def check_multirun(argv: list[str]) -> Sweep:
     """The multirun of a command line of train.py, whose every value is checked.
@@ -112,9 +123,7 @@ def check_multirun(argv: list[str]) -> Sweep:
     from gpusim_rl.config.resume import check_training
 
     overrides, _ = split(argv)
-    parsed = parse(overrides)
-    launcher = {o.key_or_group: o.value() for o in parsed if o.key_or_group.startswith(LAUNCHER)}
-    others = [o for o in parsed if o.key_or_group not in launcher]
+    launcher, resources, others = take_launcher(parse(overrides))
     values = {o.get_key_element(): values_of(o) for o in others}
     lists = {key: x for key, x in values.items() if len(x) > 1}
     check_lists(values, [*lists])
@@ -122,20 +131,29 @@ def check_multirun(argv: list[str]) -> Sweep:
     longest = max(map(len, values.values()), default=1)
     lines = [[x[min(i, len(x) - 1)] for x in values.values()] for i in range(longest)]
     configs = [check_training(compose_plain("config", line), line) for line in lines]
+    if (name := configs[0].search.name) != "none":
+        raise ValueError(f"search={name}: leave out -m, its lists stand in search.space")
     values.pop("jobs", None)  # a training is one job
-    chosen = str(launcher.pop("hydra/launcher", ""))
-    if (chosen or launcher) and chosen not in LAUNCHERS:
-        raise ValueError(f"hydra/launcher={chosen}: choose one of {', '.join(LAUNCHERS)}")
-    if chosen and not find_spec("submitit"):
-        raise ValueError(f"hydra/launcher={chosen} needs submitit: {install('slurm')}")
     return Sweep(
         words=overrides,
         lists={key: [word.partition("=")[2] for word in x] for key, x in lists.items()},
         lines=[list(line) for line in product(*values.values())],
         cfg=configs[0],
-        launcher=chosen,
-        resources={key.removeprefix(LAUNCHER[1]): x for key, x in launcher.items()},
+        launcher=launcher,
+        resources=resources,
     )
+
+
+def take_launcher(parsed: list[Override]) -> tuple[str, Plain, list[Override]]:
+    """The launcher, what it asks of a cluster, and the other words; ValueError if it is none."""
+    of = {o.key_or_group: o.value() for o in parsed if o.key_or_group.startswith(LAUNCHER)}
+    others = [o for o in parsed if o.key_or_group not in of]
+    chosen = str(of.pop("hydra/launcher", ""))
+    if (chosen or of) and chosen not in LAUNCHERS:
+        raise ValueError(f"hydra/launcher={chosen}: choose one of {', '.join(LAUNCHERS)}")
+    if chosen and not find_spec("submitit"):
+        raise ValueError(f"hydra/launcher={chosen} needs submitit: {install('slurm')}")
+    return chosen, {key.removeprefix(LAUNCHER[1]): x for key, x in of.items()}, others
 
 
 def check_lists(values: dict[str, list[str]], keys: list[str]) -> None:

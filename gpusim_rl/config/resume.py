@@ -38,9 +38,10 @@ from gpusim_rl.runs.run import Run
 
 # What says nothing of how a run trains
 SILENT = ("save_every", "log_every", "film_every", "log", "export", "report", "gate", "resume")
-SILENT += ("run_dir", "auto_resume", "plan", "task_code", "algo_code")
+SILENT += ("run_dir", "auto_resume", "plan", "task_code", "algo_code", "search")
 # What resume= may change without a word
-CHANGEABLE = (*SILENT, "iterations", "stop_at", "eval_every", "episodes", "rollbacks", "cluster")
+CHANGEABLE = (*SILENT, "iterations", "stop_at", "stop_when", "eval_every", "episodes")
+CHANGEABLE += ("rollbacks", "cluster")
 HARMLESS = ("graph", "sim.threads")  # what changes no bit of a training
 CAPACITIES = ("sim.naconmax", "sim.njmax")  # which the program itself writes anew
 NAMED = ("recipe", "ranges")  # groups whose numbers stand in the run itself
@@ -169,7 +170,7 @@ def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
             of_task = build_base("config", group_words(overrides))[group] or {}
             changed = {name: x for name, x in cfg[group].items() if of_task.get(name) != x}
             after[group] = (before[group] or {}) | changed
-        elif group in ("log", "cluster") or not is_group(group):
+        elif group in ("log", "cluster", "search") or not is_group(group):
             after[group] = cfg[group]
         elif "name" in cfg[group]:
             after[group]["name"] = cfg[group]["name"]

@@ -154,6 +154,22 @@ class ClusterSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SearchSection:
+    """The section `search`, of conf/search/none.yaml: how several trainings find numbers."""
+
+    name: str = word("none", "grid", "random", "asha", "pbt")
+    trials: int = number(Range(1, 200, whole=True))
+    space: Plain | None
+    goal: str
+    every: int | None = number(Range(1, 2**31 - 1, whole=True, null=True, single=True))
+    eta: int = number(Range(2, 16, whole=True))
+    share: float = number(Range(0, 0.5, above=True))
+
+    def __post_init__(self) -> None:
+        check(self, "search")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RobotSection:
     """The section `robot`. `values` are those of `robots.robot_config.Robot`."""
 
@@ -186,6 +202,7 @@ class Config:
     num_steps: int = number(COUNT)
     iterations: int = number(COUNT)
     stop_at: float | None = number(Range(0, 1, above=True, null=True, single=True))
+    stop_when: str | None
     eval_every: int = number(COUNT)
     episodes: int = number(COUNT)
     save_every: int = number(COUNT)
@@ -218,6 +235,7 @@ class Config:
     log: LogSection
     cloning: Any  # a `Settings`, of algorithms/cloning
     cluster: ClusterSection
+    search: SearchSection
     robot: RobotSection
     terrain: Plain
     plain: Plain = field(repr=False, compare=False)
@@ -242,6 +260,7 @@ class Config:
             "log": make(LogSection, plain["log"], "log", "config"),
             "cloning": make(settings_in(CLONING), plain["cloning"], "cloning", "config"),
             "cluster": make(ClusterSection, plain["cluster"], "cluster", "config"),
+            "search": make(SearchSection, plain["search"], "search", "config"),
             "robot": RobotSection.of(plain["robot"]),
         }
         return cls(**values | made, plain=plain)
@@ -252,6 +271,7 @@ class Config:
         for key in ("run_dir", "resume", "start", *files):
             if not isinstance(path := flat.get(key), str | None):
                 raise ValueError(f"{key}={path!r}: expected a path")
+        self.check_stop()
         if self.gate and self.export == "none":
             raise ValueError("gate=true judges the exported file: not with export=none")
         if self.gate and self.plain["algo"].get("encoders"):
@@ -268,6 +288,13 @@ class Config:
             for key, entry in (self.curriculum or {}).items():
                 if key in allowed:
                     allowed[key].check(f"curriculum: {key}: from", entry["from"])
+
+    def check_stop(self) -> None:
+        """ValueError unless what gives a training up is known, and can see a success."""
+        if self.stop_when not in (None, "hopeless"):
+            raise ValueError(f"stop_when={self.stop_when}: choose hopeless, or null")
+        if self.stop_when and not self.stop_at:
+            raise ValueError("stop_when=hopeless needs stop_at=, whose evaluations show a success")
 
     def replace(self, values: Mapping[str, object]) -> "Config":
         """The configuration with other values, such as {"sim.njmax": 60}, checked again."""
@@ -340,6 +367,7 @@ def table(algo: str = "ppo", reward: str = "none") -> dict[str, Range]:
         "": Config,
         "sim": SimSection,
         "cluster": ClusterSection,
+        "search": SearchSection,
         "cloning": settings_in(CLONING),
     }
     kinds |= {"algo": settings_class("algo", algo), "reward": settings_class("reward", reward)}

@@ -20,12 +20,13 @@ from gpusim_rl.config.nested_dict import flatten
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.paths import CONF, user_code, user_folder
 
-GROUPS = ("task", "terrain", "algo", "reward", "robot", "sim", "log", "recipe", "ranges", "cluster")
+GROUPS = ("task", "terrain", "algo", "reward", "robot", "sim", "log", "recipe", "ranges")
+GROUPS += ("cluster", "search")
 left_out: ContextVar[tuple[str, ...]] = ContextVar("left_out", default=())  # groups of ours alone
 TASK_KEYS = ("name", "mjcf", "weights", "noise")  # every task has these
 # that have a value of each key of their groups
 EXAMPLES = ("algo/ppo", "robot/own", "log/auto", "terrain/rough", "cluster/none", "reward/rnd")
-EXAMPLES += ("sim/native", "sim/warp")
+EXAMPLES += ("sim/native", "sim/warp", "search/none")
 CODE = ("_target_", "()")  # keys with which Hydra and Python's logging call functions
 
 

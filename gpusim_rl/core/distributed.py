@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node=2 train.py task=quadruped
 
-The entry point makes one `ProcessGroup` and hands it on. Only `commands/multirun.py`, which does
+The entry point makes one `ProcessGroup` and hands it on. Only `population/start.py`, which does
 without torch, reads the environment too. If a process ends, the others raise PeerLost at their next
 exchange. With NCCL, they do so only if that exchange is waited for; else NCCL ends them.
 """

@@ -5,6 +5,9 @@ They are linear in the iteration, or in the success of evaluations (see `Curricu
     curriculum:
       task.sigma: {from: 1.0, to: 0.5, by: success, start: 0.2, stop: 0.8}
 
+With `steps`, a list of [iteration, number], a number changes at once and stays in between: it is
+`from` until the first step, and `to` at `stop`.
+
 A configuration holds the last values, `to`: the final evaluation takes them from it.
 """
 
@@ -12,7 +15,7 @@ import copy
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gpusim_rl.envs.randomization import entries, fields
 from gpusim_rl.envs.randomization.entries import Entry
@@ -23,6 +26,7 @@ if TYPE_CHECKING:  # the command line checks plans without torch
     from gpusim_rl.envs.task import Task
 
 KEYS = ("from", "to", "by", "start", "stop")
+STEPS = "steps"
 BY = ("iteration", "success")
 LEAST_SPAN = 1e-6  # least distance of start and stop, so that a share of it is finite
 SCHEDULABLE = (
@@ -62,7 +66,7 @@ def check_interval(key: str, entry: Any) -> None:
     where = f"curriculum: {key}"
     if not isinstance(key, str):
         raise ValueError(f"{where} cannot be scheduled: choose of {SCHEDULABLE}")
-    if not isinstance(entry, dict) or set(entry) != set(KEYS):
+    if not isinstance(entry, dict) or {*entry} - {STEPS} != {*KEYS}:
         raise ValueError(f"{where}: expected {{{', '.join(KEYS)}}}")
     for name in ("start", "stop"):
         entries.check_number(f"{where}: {name}", entry[name])
@@ -75,11 +79,28 @@ def check_interval(key: str, entry: Any) -> None:
         raise ValueError(
             f"{where}: start={start} is not before stop={stop}, by {LEAST_SPAN} at least"
         )
+    if STEPS in entry:
+        check_steps(where, entry)
+
+
+def check_steps(where: str, entry: Entry) -> None:
+    """ValueError unless `steps` are pairs of an iteration and a number, in order."""
+    pairs, expected = entry[STEPS], "expected [iteration, number] of each, in order"
+    right = isinstance(pairs, list) and all(isinstance(x, list) and len(x) == 2 for x in pairs)
+    if not right or entry["by"] != "iteration":
+        raise ValueError(f"{where}: steps={pairs} by {entry['by']}: {expected}, by iteration")
+    for number in (x for pair in pairs for x in pair):
+        entries.check_number(f"{where}: steps", number)
+    moments = [entry["start"], *(moment for moment, _ in pairs), entry["stop"]]
+    if moments != sorted(moments):
+        raise ValueError(f"{where}: steps={pairs}: {expected}, from start to stop")
 
 
 def check_ends(key: str, entry: Entry, now: Number) -> None:
     """ValueError unless both ends of an entry are numbers like `now`, the value of its key."""
     where, width = f"curriculum: {key}", len(now) if isinstance(now, list | tuple) else 0
+    if width and STEPS in entry:
+        raise ValueError(f"{where}: steps are of one number, not of {now}")
     for name in ("from", "to"):
         ends = entry[name] if width and isinstance(entry[name], list) else [entry[name]]
         for end in ends:
@@ -165,6 +186,8 @@ def number_at(entry: Entry, now: float | None) -> Number:
     first, last = entry["from"], entry["to"]
     if now is None:
         return copy.copy(last)  # the same list in two places would be a YAML alias in config.yaml
+    if STEPS in entry and now < entry["stop"]:
+        return [first, *(value for moment, value in entry[STEPS] if moment <= now)][-1]
     done = min(max((now - entry["start"]) / (entry["stop"] - entry["start"]), 0.0), 1.0)
     if isinstance(last, list):
         return [(1 - done) * a + done * b for a, b in zip(first, last, strict=True)]
@@ -268,6 +291,9 @@ class Curriculum:
 
         for key, entry in self.plan.items():
             place = numbers[key]
+            if STEPS in entry:
+                place.fill_(cast(float, number_at(entry, iteration)))  # of one number alone
+                continue
             first, last = (end.expand_as(place) for end in self._ends[key])
             start, length = entry["start"], entry["stop"] - entry["start"]
             if entry["by"] == "iteration":  # one kernel

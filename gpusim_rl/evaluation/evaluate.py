@@ -21,6 +21,7 @@ from gpusim_rl.sim.actuated import make_actuated
 
 SEED = EVALUATION_SEEDS  # of the final evaluation
 STOP_SEED = EVALUATION_SEEDS + 1  # of evaluations during training
+SEARCH_SEED = EVALUATION_SEEDS + 2  # of those by which the members of a search are compared
 FEWEST = 128  # episodes that judge a policy, unless they leave open whether it succeeds
 BAR = 0.95  # success that a policy is trained to
 

@@ -131,6 +131,33 @@ def asked_chart(
     return address(figure)
 
 
+def parallel(names: list[str], rows: list[list[float | None]]) -> str:
+    """Parallel coordinates as a `data:` address: an axis for each name, a line for each row.
+
+    rows: (N, names), None where unknown; colors go by the last column.
+    """
+    from matplotlib import colormaps
+
+    columns = [[row[i] for row in rows] for i in range(len(names))]
+    places = np.stack([axis_values(column) for column in columns], 1)
+    figure, axis = panel((LARGE[0] + 2.5, LARGE[1]), has_labels=True)
+    colors = colormaps["viridis"]
+    for row in places[::-1]:  # the best ones last, above the others
+        shade = row[-1] if np.isfinite(row[-1]) else 0.0
+        axis.plot(
+            range(len(names)), row, color=colors(0.92 * float(shade)), lw=1.4, marker="o", ms=3
+        )
+    for i, column in enumerate(columns):
+        known = [x for x in column if x is not None]
+        for y, x in ((0.0, min(known, default=0.0)), (1.0, max(known, default=0.0))):
+            axis.annotate(f"{x:.3g}", (i, y), (3, -9 * (y < 1) + 3), textcoords="offset points")
+    axis.set_xticks(range(len(names)), names)
+    axis.set_yticks([])
+    axis.set_ylim(-0.15, 1.15)
+    axis.set_xlim(-0.25, len(names) - 0.6)
+    return address(figure)
+
+
 def panel(size: tuple[float, float], has_labels: bool) -> tuple[Any, Any]:
     """A figure of this size [inches], and its only panel, with room for labels of its axes."""
     from matplotlib.figure import Figure
@@ -150,6 +177,16 @@ def address(figure: Any) -> str:
     text = out.getvalue().replace("'DejaVu Sans'", "system-ui, sans-serif")
     text = LONG_NUMBERS.sub(r"\1 \2", text)  # hundredths of a point are enough
     return f"data:image/svg+xml;base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def axis_values(values: list[float | None]) -> np.ndarray:
+    """Values on an axis from 0 to 1, by their logarithms where they span decades; NaN: unknown."""
+    x = np.array([np.nan if y is None else y for y in values])
+    finite = x[np.isfinite(x)]
+    if len(finite) and finite.min() > 0 and finite.max() / finite.min() > 8:
+        x = np.log(x)
+    low, high = (np.nanmin(x), np.nanmax(x)) if len(finite) else (0.0, 1.0)
+    return (x - low) / (high - low) if high > low else x * 0 + 0.5
 
 
 def style() -> Any:

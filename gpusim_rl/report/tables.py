@@ -19,6 +19,7 @@ from gpusim_rl.config.validate import code_words
 from gpusim_rl.core.files import read_text
 from gpusim_rl.core.paths import program, quoted
 from gpusim_rl.report import drives, page, scores
+from gpusim_rl.report.members import read_members
 from gpusim_rl.report.scores import number_text
 from gpusim_rl.runs.summary import Summary, number, summarize, word
 
@@ -48,6 +49,7 @@ def render(paths: list[Path], out: Path) -> str:
         first=first,
         counts=counts(runs) if len(runs) > 1 else "",
         one=details(runs[0]) if len(runs) == 1 else None,
+        search=read_members(runs) if len(runs) > 1 else None,
         swept={key: values_of(key, flat) for key in swept[:COLUMNS]},
         names=names,
         rows=[row(*pair, swept[:COLUMNS], names, out) for pair in zip(runs, flat, strict=True)],

@@ -20,7 +20,7 @@ from gpusim_rl.runs.checkpoints import Checkpoints
 from gpusim_rl.runs.config_file import read_config
 from gpusim_rl.runs.rows import Rows
 
-ROWS = ("hashes.jsonl", "metrics.jsonl")  # files of rows, one row per iteration
+ROWS = ("hashes.jsonl", "metrics.jsonl", "search.jsonl")  # files of rows, one row per iteration
 FILES = {  # all that a run directory may contain
     *ROWS,
     *".lock config.yaml versions.json checkpoints model rollbacks.json eval.json".split(),
@@ -30,6 +30,7 @@ FILES = {  # all that a run directory may contain
 }
 # the scores of a run before it went on, with the iteration that they are of
 FORMER_SCORES = "eval-*.json"
+SEARCH, BEST = "search.yaml", "best.txt"  # of a folder of runs: how they were searched; the best
 OUTPUTS = {"policy.onnx", "report.html", "play.mp4", "films"}  # that other programs write anew
 
 
@@ -248,5 +249,10 @@ class Run:
 
 
 def find_run(cfg: Plain) -> Run:
-    """The run that `run=` of a command line names, else the newest."""
-    return Run.open(Path(cfg["run"]) if cfg["run"] else newest())
+    """The run that `run=` of a command line names, or the best of a search, else the newest."""
+    path = Path(cfg["run"]) if cfg["run"] else newest()
+    if (path / SEARCH).is_file():  # its best member
+        if not (path / BEST).is_file():
+            raise FileNotFoundError(f"{path} has no best member yet: name one, or continue it")
+        path /= Path(read_text(path / BEST).strip()).name
+    return Run.open(path)

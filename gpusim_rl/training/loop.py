@@ -20,6 +20,7 @@ from gpusim_rl.envs.env import Env
 from gpusim_rl.runs.run import Run
 from gpusim_rl.runs.writer import HASHED, CheckpointWriter
 from gpusim_rl.training.dashboard import Dashboard
+from gpusim_rl.training.hopeless import hopeless
 from gpusim_rl.training.machine import Machine
 from gpusim_rl.training.open_run import load_checkpoint
 from gpusim_rl.training.progress import Progress, Stopwatch, is_over, number
@@ -98,6 +99,8 @@ class Training:
         self.rows: list[Row] = []  # that were logged, and not yielded yet
         self.evaluation: PendingEvaluation | None = None
         self.done = "done" in metadata  # a row of the learner has said so
+        self.hopeless = ""  # why stop_when=hopeless ends it
+        self.history: list[Row] = run.rows() if cfg.stop_when else []
         self.bad, self.rollbacks = 0, int(number(metadata.get("rollbacks")))
         self.rollbacks_before = self.rollbacks  # by earlier programs
         self.over = is_over(cfg, metadata, iteration.iterations)
@@ -115,8 +118,9 @@ class Training:
         processes only the first yields rows: there `stop` ends it, which all processes follow.
         TrainingFailed if it went wrong too often.
         """
-        if self.iteration.iterations == 0:
-            # a training that goes wrong at once has a state to go back to
+        if self.saved != self.iteration.iterations == 0:
+            # A training that goes wrong at once has a state to go back to. The one that it goes on
+            # from is not written anew: a kill meanwhile would leave none that is whole.
             self.save()
         last = self.over
         try:
@@ -166,7 +170,7 @@ class Training:
                 self.checkpoint_writer.hash(i, state)
         row, success = self.success_if_due(i, wait=i == cfg.iterations)
         last = i == cfg.iterations or bool(cfg.stop_at and (success or 0.0) >= cfg.stop_at)
-        last |= self.done
+        last |= self.done or bool(self.hopeless)
         stopped = bool(self.group.max(stop()))
         due = any(n and i % n == 0 for n in (cfg.save_every, cfg.film_every))
         save = last or bool(row) or stopped or due
@@ -179,7 +183,7 @@ class Training:
             self.flush()
             if self.iteration.iterations != i:
                 return False
-            last |= self.done
+            last |= self.done or bool(self.hopeless)
             save |= last
         if save and (last or not self.bad):  # a roll-back must return to a good state
             self.save(success, evaluated="success_of" not in row)
@@ -277,6 +281,8 @@ class Training:
                 self.table.say(f"iteration {i}: the training ends, as its learner is done")
             self.compare_bonus(row)
             self.judge_model(row)
+            if self.cfg.stop_when:
+                self.give_up(row)
             if row["overflow"]:
                 self.enlarge(row)
             if self.bad >= BAD:
@@ -296,6 +302,13 @@ class Training:
                 path = f"{self.run.path}/metrics.jsonl"
                 self.table.say(f"{path} cannot be written ({error.strerror}): its rows wait")
             self.log_failed = True
+
+    def give_up(self, row: Row) -> None:
+        """End the training if stop_when=hopeless says why, in one line."""
+        self.history.append(row)
+        if not self.hopeless and (why := hopeless(self.history, self.cfg.iterations)):
+            self.hopeless = why
+            self.table.say(f"iteration {int(row['iteration'])}: the training ends, as it is {why}")
 
     def compare_bonus(self, row: Row) -> None:
         """Say it if the bonus of a reward model has been above the task's reward for some rows.
@@ -343,6 +356,7 @@ class Training:
         count = {"before": self.rollbacks_before, "now": self.rollbacks}
         load_checkpoint(self.iteration, self.cfg, checkpoint, **count)
         self.iteration.env.worst_step.clear()
+        self.history = [x for x in self.history if x["iteration"] <= self.iteration.iterations]
         _, metadata, path = checkpoint
         self.progress = Progress(self.cfg, metadata)
         if self.group.rank == 0:

@@ -18,7 +18,7 @@ A population has several in one process, each with `observed=False`, whose rows 
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -123,7 +123,7 @@ class Trainer:
         if first:
             self.loop.attempt(lambda: self.run.json("metrics.json", described(metrics)))
 
-    def steps(self, stop: Callable[[], int] = lambda: 0) -> Iterator[Row]:
+    def steps(self, stop: Callable[[], int] = lambda: 0) -> Generator[Row]:
         """Train, and yield each row of metrics.
 
         It may be left at any row. The last iteration is saved then, and `close` ends the loggers.
@@ -134,12 +134,13 @@ class Trainer:
         task, sim, ring = self.loop.iteration.env.task, self.cfg.sim, self.loop.iteration.ring
         first = filter(None, [f"run: {self.run.path}", self.device_overrides, task.difference])
         where = sim.name, self.cfg.device, task.physics
+        size = ring.describe() if ring else ""
         cost = solver_cost(*where, task.substeps, bool(sim.conditional))
         order = order_of_contacts(*where, bool(sim.deterministic))
         failed = True
         try:
             with self.table:
-                lines = "; ".join(first), ring and ring.describe(), cost, order, self.sink.where
+                lines = "; ".join(first), size, cost, order, self.sink.where
                 for line in filter(None, lines):
                     self.table.say(line)
                 with closing(self.loop.steps(stop)) as rows:

@@ -87,7 +87,7 @@ class Caption:
             if not np.array_equal(values, self.last):
                 self.since, self.last = t, values.copy()
             pairs = zip(self.names, values, strict=False)
-            parts = [(quantity(*name, x), False) for name, x in pairs]
+            parts = [(quantity(name, unit, x), False) for (name, unit), x in pairs]
         measured = ""
         if parts:  # a reader tells what is asked from what is measured
             parts[0], measured = (f"command: {parts[0][0]}", False), "measured: "

@@ -440,8 +440,8 @@ def test_multirun(here):
     assert [p.name for p in here.iterdir()] == ["runs"]
     (home,) = (here / "runs" / "multirun").iterdir()
     names = ["algo.hidden_8", "algo.hidden_8_8"]
-    assert sorted(p.name for p in home.iterdir()) == [*names, "multirun.yaml"]
-    about = yaml.safe_load((home / "multirun.yaml").read_text())
+    assert sorted(p.name for p in home.iterdir()) == [*names, "search.yaml"]
+    about = yaml.safe_load((home / "search.yaml").read_text())
     assert about["swept"] == {"algo.hidden": ["[8]", "[8,8]"]}
     assert about["words"] == [*sweep, *words, "jobs=2"]
     assert all(f"{name}: run: runs/multirun/{home.name}/{name}\n" in said for name in names)

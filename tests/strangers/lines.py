@@ -193,4 +193,4 @@ def judge(line: Line, run: Callable[[Line, Path], tuple[int | None, str]], train
 def accounted(path: Path, whole: list[Path]) -> bool:
     """Whether a file or directory belongs to a run that is whole."""
     inside = any(path.is_relative_to(run) or run.is_relative_to(path) for run in whole)
-    return inside or (bool(whole) and path.name in ("multirun.yaml", "MUJOCO_LOG.TXT"))
+    return inside or (bool(whole) and path.name in ("search.yaml", "MUJOCO_LOG.TXT"))

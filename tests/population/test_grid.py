@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from gpusim_rl.commands import multirun
 from gpusim_rl.config import command_line
 from gpusim_rl.core.files import new_directory
+from gpusim_rl.population import start as multirun
 from tests.reports import make_run
 
 FAKE = """
@@ -65,8 +65,8 @@ def test_failed_and_killed_runs(monkeypatch, capfd):
     (home,) = Path("runs/multirun").iterdir()
     words = f"export=none task=cartpole log.group='{home.name}' run_dir='{home}/seed_1'"
     assert f"seed_1: words {words.replace(' log', ' seed=1 log', 1)}\n" in out
-    assert [file.name for file in home.iterdir()] == ["multirun.yaml"]
-    about = yaml.safe_load((home / "multirun.yaml").read_text())
+    assert [file.name for file in home.iterdir()] == ["search.yaml"]
+    about = yaml.safe_load((home / "search.yaml").read_text())
     assert about["swept"] == {"seed": ["1", "2", "3", "4"]} and about["words"][-1] == "jobs=2"
 
 

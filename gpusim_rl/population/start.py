@@ -1,12 +1,17 @@
-"""Several trainings by one command: `train.py -m seed=1,2,3 algo.gamma=0.97,0.99 jobs=2`.
+"""Several trainings by one command, on this machine or as jobs of Slurm, `jobs` of them at once.
 
-Each combination of the listed values is a training in a process of its own, as if somebody had
-typed its command line: `train.py seed=2 algo.gamma=0.99 run_dir=…`. `jobs` of them run at once, on
-this machine or as jobs of Slurm. One that fails does not end the others.
+`train.py -m seed=1,2,3 algo.gamma=0.97,0.99 jobs=2` trains with each combination of the listed
+values, in a process of its own, as if somebody had typed its command line. So does search=grid. One
+that fails does not end the others.
+
+Of another search each process is a place that hosts members. This one starts the places, starts
+those again that were killed, and shows what the folder of the search says. It decides nothing.
 """
 
+import json
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,18 +32,23 @@ from gpusim_rl.config.resume import find_earlier_run
 from gpusim_rl.config.validate import code_words
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
-from gpusim_rl.core.paths import quoted, search_path
-from gpusim_rl.runs.run import Run
+from gpusim_rl.core.paths import program, quoted, search_path
+from gpusim_rl.population.search import ROWS, Search, hold, lineage, open_home, schedule
+from gpusim_rl.population.table import MemberTable, best_member, states
+from gpusim_rl.runs.rows import Rows
+from gpusim_rl.runs.run import BEST, SEARCH, Run
 from gpusim_rl.runs.summary import number, read_json
 from gpusim_rl.training.signals import Signals
 
 # -P: no module comes from the working directory
 PROGRAM = (sys.executable, "-P", "-m", "gpusim_rl.commands.train")
 INSTALLED = (*PROGRAM[:-1], "gpusim_rl", "train")  # its lines name `gpusim`
+PLACE = (*PROGRAM[:-1], "gpusim_rl.population.place")
 EXPORT = (sys.executable, "-P", "-m", "gpusim_rl.commands.play")
 SHOWN = {"success": "success", "return": "return", "time_s": "seconds"}  # score → its column
 PERIOD = 0.1  # s between two looks at the processes
 DRAIN = 5.0  # s; a process that a training has left behind may keep its output open
+RESTARTS = 3  # of a killed place in a row in which no member went on
 COMMON = (  # resources that submitit has on every cluster; the others are Slurm's
     *("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node"),
     *("tasks_per_node", "stderr_to_stdout"),
@@ -47,12 +57,14 @@ COMMON = (  # resources that submitit has on every cluster; the others are Slurm
 
 @dataclass
 class Job:
-    """One training of a multirun."""
+    """One training of a multirun, or a place of a search."""
 
     number: int  # among all, from 0
     overrides: list[str]  # of its command line
     name: str  # of its directory
+    program: tuple[str, ...] = ()  # what takes the overrides; empty: train.py
     path: Path | None = None  # until it begins, or if another process of torchrun makes it
+    restarts, done = 0, 0  # in a row without progress, and the progress at the last one
     failure: str = "not begun"  # why it has not ended well; empty if it has
 
 
@@ -114,6 +126,65 @@ Process = Child | ClusterJob
 Start = Callable[[Job, int], Process]  # starts a training in a place, numbered from 0
 
 
+def run_search(sweep: Sweep, search: Search) -> None:
+    """Train the members of a search until they have decided all, then export the best one.
+
+    Exits with 1 if a member failed, and with 128 + n if signal n stopped the search.
+    """
+    if "WORLD_SIZE" in os.environ:
+        errors.exit_with_error("torchrun's processes train one policy: a search takes jobs=")
+    with errors.one_line_errors():
+        new = not (search.home / SEARCH).is_file()
+        search = open_home(search)
+        home, places = search.home, min(sweep.cfg.jobs, len(search.numbers))
+        start = starter(sweep, home, new)
+    words = [[str(home), f"{i}", f"{places}"] for i in range(places)]
+    jobs = [Job(i, line, f"place_{i}", program=PLACE) for i, line in enumerate(words)]
+    print(f"search: {home}, {len(search.numbers)} members, decisions after {search.rounds}")
+    with hold(home, alone=True), MemberTable(search) as shown:
+        caught = train_all(jobs, home, places, start, shown)
+    if caught:
+        again = f"{program('train')} resume={home}"
+        print(f"stopped; {again} jobs={places} continues", flush=True)
+        raise SystemExit(128 + caught)
+    finish_search(sweep, search, [f"{job.name} ({job.failure})" for job in jobs if job.failure])
+
+
+def finish_search(sweep: Sweep, search: Search, failures: list[str]) -> None:
+    """Name the best member of a search, export its policy, and write curriculum and report."""
+    home, members = search.home, states(search)
+    failures += [f"{x.name} ({x.ending})" for x in members if x.ending == "failed"]
+    if best := best_member(members):
+        write_whole(home / BEST, f"{best.name}\n".encode())
+        print(f"best of {len(members)}: {best.name}, {search.section.goal} {best.score[0]:.3f}")
+        if search.section.name == "pbt":
+            write_curriculum(search, best.name)
+        if not exports(search.words):
+            export(home / best.name)
+    if sweep.cfg.report:
+        compare(home)
+    size = sum(x.stat().st_size for x in home.rglob("*") if x.is_file()) / 1e6
+    steps = sum(x.iteration for x in members) * search.cfg.num_envs * search.cfg.num_steps
+    seconds = sum(x.cpu_s for x in members)
+    print(f"{steps / 1e6:.3g} M samples, {seconds:.0f} processor seconds, {size:.3g} MB in {home}")
+    if failures:
+        errors.exit_with_error(f"{len(failures)} failed: {', '.join(failures)}", 1)
+
+
+def write_curriculum(search: Search, name: str) -> None:
+    """Write the schedule of the best member as a curriculum, with the command that repeats it."""
+    rows = {x: Rows(search.home / x / ROWS).read() for x in search.numbers}
+    plan = schedule(lineage(rows, name))
+    values = {key: x for key, x in search.numbers[name].items() if key not in plan}
+    words = [*search.base, *(f"{key}={x}" for key, x in values.items())]
+    words += [f"curriculum={json.dumps(plan)}".replace('"', "")] if plan else []
+    line = f"{program('train')} {shlex.join(words)}"
+    file = search.home / "curriculum.yaml"
+    text = f"# {line}\n{yaml.safe_dump({'curriculum': plan}, sort_keys=False)}"
+    write_whole(file, text.encode())
+    print(f"its schedule is {file}; one training repeats it: {line}", flush=True)
+
+
 def run(sweep: Sweep) -> None:
     """Train with every combination of the listed values, and compare the runs.
 
@@ -128,7 +199,7 @@ def run(sweep: Sweep) -> None:
     jobs = [Job(i, [*more, *line], run_name(line, sweep.lists)) for i, line in lines]
     with errors.one_line_errors():
         home = make_home(sweep) if first else None
-        start = on_cluster(sweep, home) if home and sweep.launcher else on_this_machine(sweep)
+        start = starter(sweep, home, new=True)
     places = len(jobs) if sweep.launcher and sweep.cfg.jobs == 1 else sweep.cfg.jobs
     caught = train_all(jobs, home, min(places, len(jobs)), start)
     for path in home.iterdir() if home else ():
@@ -147,21 +218,30 @@ def run(sweep: Sweep) -> None:
 
 # Why: docs/decisions/configuration.md
 def make_home(sweep: Sweep) -> Path:
-    """The directory of a new multirun, with multirun.yaml, which says what is swept."""
+    """The directory of a new multirun, with search.yaml, which says what is swept."""
     home = new_directory(Path(f"runs/multirun/{datetime.now():%Y-%m-%d_%H-%M-%S}"))
     summary = {"words": sweep.words, "swept": sweep.lists}
-    write_whole(home / "multirun.yaml", yaml.safe_dump(summary, allow_unicode=True).encode())
+    write_whole(home / SEARCH, yaml.safe_dump(summary, allow_unicode=True).encode())
     return home
 
 
-def train_all(jobs: list[Job], home: Path | None, places: int, start: Start) -> int:
+def train_all(
+    jobs: list[Job],
+    home: Path | None,
+    places: int,
+    start: Start,
+    shown: Callable[[], int] = lambda: 0,
+) -> int:
     """Train until all have ended, or all that had begun after a signal: its number, or 0.
 
-    One that cannot be started has failed, and the next ones go on. At most `places` run at once.
+    One that cannot be started has failed, and the next ones go on. At most `places` run at once. A
+    place of a search that was killed starts again; one that fails ends the search.
+
+    shown: called often; returns how much all members have done.
     """
-    waiting, running = [*jobs], dict[int, tuple[Job, Process]]()
+    waiting, running, broken = [*jobs], dict[int, tuple[Job, Process]](), False
     with Signals(lambda *_: None) as signals:
-        while (waiting or running) and not signals.caught:
+        while (waiting or running) and not signals.caught and not broken:
             for place in sorted({*range(places)} - running.keys())[: len(waiting)]:
                 job = waiting.pop(0)
                 try:
@@ -170,6 +250,15 @@ def train_all(jobs: list[Job], home: Path | None, places: int, start: Start) -> 
                 except (ValueError, OSError) as error:
                     job.failure = errors.reason(error)
             collect(running)
+            done = shown()
+            for job in [x for x in jobs if x.program and x.failure not in ("", "not begun")]:
+                job.restarts = 0 if done > job.done else job.restarts + 1
+                if "signal" not in job.failure or job.restarts > RESTARTS or signals.caught:
+                    waiting, broken = [], True  # others would wait for its members
+                    continue
+                errors.warn(f"{job.name} was {job.failure}: it goes on")
+                job.failure, job.done = "not begun", done
+                waiting.append(job)
         for _, process in running.values():
             # not SIGINT: Ctrl-C has reached it too, and a second one would end it at once
             process.terminate()
@@ -194,6 +283,8 @@ def prepare(job: Job, home: Path | None) -> None:
     A run that is continued, or has a run_dir, stays where it is; without `home` another process of
     torchrun makes it. ValueError or OSError in one line.
     """
+    if job.program:
+        return
     cfg = find_earlier_run(compose_plain("config", job.overrides), named(job.overrides))
     chosen = cfg["resume"] or cfg["run_dir"]
     job.path = Path(str(chosen)) if chosen else None
@@ -209,8 +300,21 @@ def prepare(job: Job, home: Path | None) -> None:
 def command(job: Job, **variables: str) -> list[str]:
     """The command line that trains, with variables of its environment."""
     variables["PYTHONPATH"] = search_path()
-    program = INSTALLED if Path(sys.argv[0]).name.startswith("gpusim") else PROGRAM
-    return ["env", *(f"{name}={x}" for name, x in variables.items()), *program, *job.overrides]
+    train = INSTALLED if Path(sys.argv[0]).name.startswith("gpusim") else PROGRAM
+    words = [*(job.program or train), *job.overrides]
+    return ["env", *(f"{name}={x}" for name, x in variables.items()), *words]
+
+
+def starter(sweep: Sweep, home: Path | None, new: bool) -> Start:
+    """What starts trainings; ValueError if there is no such cluster: a new directory is removed."""
+    if not home or not sweep.launcher:
+        return on_this_machine(sweep)
+    try:
+        return on_cluster(sweep, home)
+    except ValueError:
+        if new:
+            shutil.rmtree(home)
+        raise
 
 
 def on_this_machine(sweep: Sweep) -> Start:
@@ -253,7 +357,6 @@ def on_cluster(sweep: Sweep, home: Path) -> Start:
             **{key if key in COMMON else f"slurm_{key}": x for key, x in sweep.resources.items()}
         )
     except Exception as error:  # submitit has several, and some of its own plugins'
-        shutil.rmtree(home)
         raise ValueError(f"hydra/launcher={sweep.launcher}: {errors.reason(error)}") from None
     return lambda job, place: ClusterJob(executor.submit(subprocess.call, command(job)), job.name)
 
@@ -295,6 +398,11 @@ def export_best(jobs: list[Job]) -> None:
         return
     success = f"{highest[0]:.3f}" if math.isfinite(highest[0]) else "unknown"
     print(f"best of {len(jobs)}: {best}, success {success}", flush=True)
+    export(path)
+
+
+def export(path: Path) -> None:
+    """Export the policy of a run, in a process of its own; one line if that cannot be."""
     overrides = [quoted("run", path), "mode=export", *code_words(Run(path).config)]
     variables = {name: x for name, x in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
     variables["PYTHONPATH"] = search_path()

@@ -1,0 +1,421 @@
+"""Searches whose members decide by themselves, in this process and in real ones."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from gpusim_rl.commands.train import configure
+from gpusim_rl.core.paths import search_path
+from gpusim_rl.envs import curriculum
+from gpusim_rl.population import rules, table
+from gpusim_rl.population.member import STATES, Member
+from gpusim_rl.population.place import host
+from gpusim_rl.population.rules import DONE, LOST
+from gpusim_rl.population.search import (
+    ROWS,
+    Search,
+    check_search,
+    lineage,
+    open_home,
+    read_search,
+    schedule,
+)
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.rows import Rows
+from gpusim_rl.runs.run import Run, find_run
+from gpusim_rl.training.trainer import Trainer
+from tests.command_lines import TINY, refused_here, run_here, succeed
+from tests.worlds import make_config
+
+WORDS = ("task=cartpole", *(x for x in TINY if not x.startswith(("export", "report"))))
+KL = "algo.target_kl: {log: [0.005, 0.05]}"
+SPACE = f"search.space={{{KL}, task.weights.calm: {{uniform: [1, 2]}}}}"
+PBT = ("search=pbt", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
+ASHA = ("search=asha", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> None:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+
+
+def begin(home: str, *words: str) -> Search:
+    """A new search in a folder, with nothing trained."""
+    _, search = check_search([*WORDS, SPACE, *words, f"run_dir={home}"])
+    assert search
+    return open_home(search)
+
+
+def told(search: Search) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each member, without times."""
+    rows = {x: Rows(search.home / x / ROWS).read() for x in search.numbers}
+    return {
+        x: [{k: v for k, v in row.items() if k != "cpu_s"} for row in y] for x, y in rows.items()
+    }
+
+
+def finished(search: Search) -> dict[str, list[dict[str, Any]]]:
+    """The rows after all members were hosted in this process, in turn."""
+    assert host(search, [*search.numbers]) == 0
+    return told(search)
+
+
+def place(search: Search, number: int = 0, places: int = 1) -> subprocess.Popen[str]:
+    """A process that hosts members."""
+    line = [sys.executable, "-m", "gpusim_rl.population.place", str(search.home)]
+    env = os.environ | {"PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*line, f"{number}", f"{places}"], env=env, text=True)
+
+
+def weights(search: Search) -> dict[str, dict[str, Any]]:
+    """What each member has learned by its last checkpoint."""
+    found = {}
+    for name in search.numbers:
+        state, _, _ = Run(search.home / name).checkpoints.restore(print)
+        found[name] = state
+    return found
+
+
+def same_weights(one: Search, other: Search) -> bool:
+    a, b = weights(one), weights(other)
+    return all(
+        torch.equal(x, b[name][key])
+        for name in a
+        for key, x in a[name].items()
+        if not key.endswith("sums")
+    )
+
+
+@pytest.mark.parametrize("words", [ASHA, PBT])
+def test_decisions_repeat_to_the_bit(words):
+    """In one process or in two, of which one is slow and one is killed: rows and weights agree."""
+    one, two = begin("one", *words), begin("two", *words)
+    rows = finished(one)
+    decided = [row for x in rows.values() for row in x if row.keys() & {"stopped", "copied"}]
+    assert decided
+    rng = random.Random(1)
+    slow = place(two, 1, 2)
+    for _ in range(2):
+        first = place(two, 0, 2)
+        time.sleep(rng.uniform(6, 12))
+        first.kill()
+        first.wait()
+    first = place(two, 0, 2)
+    assert first.wait(300) == slow.wait(300) == 0
+    assert told(two) == rows
+    assert same_weights(one, two)
+    assert len([*(two.home / STATES).glob("*")]) <= 3 * len(rows)
+
+
+def test_asha_keeps_a_half_at_each_decision():
+    """Of four members two stop at the first decision and one at the second, the worst ones."""
+    rows = finished(begin("search", *ASHA))
+    stopped = {x: next((r["iteration"] for r in y if "stopped" in r), 7) for x, y in rows.items()}
+    assert sorted(stopped.values()) == [2, 2, 4, 7]
+    scores = {x: {r["iteration"]: r["score"] for r in y if "score" in r} for x, y in rows.items()}
+    for i, n in ((2, 4), (4, 2)):
+        order = sorted((s[i] for s in scores.values() if i in s), reverse=True)
+        assert len(order) == n
+        assert {x for x, s in scores.items() if i in s and s[i] in order[: n // 2]} == {
+            x for x, end in stopped.items() if end > i
+        }
+
+
+def test_an_exploit(monkeypatch):
+    """All that is learned is the sibling's to the bit, the worlds and draws are its own, and what
+    the update reads is the new number."""
+    seen: list[tuple[Any, ...]] = []
+    copies = Member.copies
+
+    def watched(self: Member, trainer: Any, i: int, mine: Any) -> bool | None:
+        before = trainer.loop.iteration.state()
+        done = copies(self, trainer, i, mine)
+        row = next((x for x in self.rows.read() if x["iteration"] == i and "copied" in x), None)
+        if done and row:
+            theirs, _ = load(self.state_file(row["copied"], i))
+            made = trainer.loop.iteration
+            seen.append((before, made.state(), theirs, row))
+            learner: Any = made.learner
+            # the tensor that the kernel's launch holds
+            assert learner.numbers["target_kl"].numpy()[0] == row["numbers"]["algo.target_kl"]
+            weight = made.env.scheduled_number("task.weights.calm")
+            assert float(weight.flatten()[0]) == row["numbers"]["task.weights.calm"]
+        return done
+
+    monkeypatch.setattr(Member, "copies", watched)
+    finished(begin("search", *PBT))
+    assert seen
+    for before, after, theirs, row in seen:
+        own = {"iteration", "life"}
+        learned = theirs.keys() - own - {x for x in theirs if x.startswith(("numbers/", "env/"))}
+        assert len(learned) > 20 and all(torch.equal(after[x], theirs[x]) for x in learned)
+        numbers = {f"numbers/{key}": float(theirs[f"numbers/{key}"]) for key in row["numbers"]}
+        assert all(float(after[key]) != x for key, x in numbers.items())
+        worlds = before.keys() - theirs.keys() - own
+        assert worlds and not [x for x in worlds if not torch.equal(before[x], after[x])]
+        assert int(after["life"]) == int(before.get("life", 0)) + 1
+
+
+def test_the_schedule_is_a_curriculum():
+    """The lineage of a member, whose numbers one training repeats iteration by iteration."""
+    search = begin("search", *PBT)
+    rows = finished(search)
+    name = next(x for x, y in rows.items() if any("copied" in row for row in y))
+    found = lineage(rows, name)
+    assert found[0][0] == 0 and len(found) > 1
+    plan = schedule(found)
+    again = f"curriculum={json.dumps(plan)}".replace('"', "")
+    words = ("iterations=7", "report=false", "export=none", "run_dir=again", again)
+    cfg = make_config(*WORDS, *words)
+    trainer = Trainer(cfg, observed=False)
+    for row in trainer.steps():
+        now = next(x for since, x in reversed(found) if since < row["iteration"])
+        for key in plan:
+            assert row[f"schedule/{key}"] == pytest.approx(now[key], rel=1e-6)
+    trainer.close()
+    entry = {"from": 1.0, "to": 4.0, "by": "iteration", "start": 2, "stop": 6}
+    entry |= {"steps": [[3, 2.0], [4, 3.0]]}
+    assert [curriculum.number_at(entry, i) for i in range(8)] == [1, 1, 1, 2, 3, 3, 4, 4]
+
+
+def test_what_cannot_be_copied_costs_one_decision(monkeypatch):
+    """A file that is gone, or of another shape, is one row; the member goes on with its own."""
+    search, gone = begin("search", *PBT), []
+    write = Member.write_state
+
+    def broken(self: Member, trainer: Any, i: int) -> None:
+        write(self, trainer, i)
+        file = self.state_file(self.name, i)
+        if i == 2:
+            file.unlink()
+        elif i == 4:
+            from safetensors.torch import save
+
+            file.write_bytes(save({"policy/log_std": torch.zeros(9)}, {"iteration": "4"}))
+        gone.append(file)
+
+    monkeypatch.setattr(Member, "write_state", broken)
+    rows = finished(search)
+    kept = {r["iteration"]: r["kept"] for x in rows.values() for r in x if "kept" in r}
+    assert "no checkpoint" in kept[2] and "does not fit this run" in kept[4]
+    assert all(x[-1]["ended"] == "done" for x in rows.values())
+    assert any("copied" in r and r["iteration"] == 6 for x in rows.values() for r in x)
+
+
+def test_a_damaged_row_and_a_failed_member(monkeypatch):
+    """Others decide without them; a failure is one line, and no member waits for it."""
+    search = begin("search", *ASHA)
+    configure = Search.configure
+    monkeypatch.setattr(
+        Search,
+        "configure",
+        lambda self, name: (
+            configure(self, name).replace({"algo.hidden": [0]})
+            if name == "member_2"
+            else configure(self, name)
+        ),
+    )
+    rows = finished(search)
+    assert (
+        rows["member_2"][-1]["ended"] == "failed" and "algo.hidden" in rows["member_2"][-1]["why"]
+    )
+    assert sum(x[-1].get("ended") == "done" for x in rows.values()) == 1
+    member = Member(search, "member_2", lambda: 0)
+    file = search.home / "member_0" / ROWS
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(["{damaged", *lines[2:]]) + "\n")
+    assert member.score_of("member_0", 2) == LOST
+    assert member.score_of("member_0", 9) in (LOST, DONE)
+
+
+def test_rules():
+    """Answers that the scores which are there settle do not change with those that come."""
+    rng = random.Random(0)
+    for _ in range(300):
+        n = rng.randint(2, 9)
+        scores = {f"m{i}": (float(rng.randint(0, 4)),) for i in range(n)}
+        keep, mine = rng.randint(1, n), "m0"
+        others = {x: y for x, y in scores.items() if x != mine}
+        whole = rules.goes_on(scores[mine], mine, others, keep)
+        order = sorted(scores, key=lambda x: (-scores[x][0], x))
+        assert whole == (mine in order[:keep])
+        part = {x: y if rng.random() < 0.5 else None for x, y in others.items()}
+        assert rules.goes_on(scores[mine], mine, part, keep) in (whole, None)
+    scores = {"a": (3.0,), "b": (1.0,), "c": (2.0,), "d": (0.0,)}
+    assert [rules.source_of(scores, x, 0.25, 0.99) for x in scores] == [None, None, None, "a"]
+    assert [rules.source_of(scores, x, 0.5, 0.99) for x in scores] == [None, "c", None, "c"]
+    search: Any = SimpleNamespace(name="asha", eta=2, trials=16)
+    assert rules.rounds(search, 3, 40) == [3, 6, 12, 24]
+    assert [rules.kept(search, i) for i in range(6)] == [16, 8, 4, 2, 1, 1]
+    search.name = "pbt"
+    assert rules.rounds(search, 10, 40) == [10, 20, 30]
+
+
+def test_first_numbers():
+    """Each range is covered evenly, by the seed alone."""
+    space = {"a": {"log": [1e-3, 1e1]}, "b": {"whole": [1, 8]}, "c": ["x", "y"]}
+    numbers = rules.first_numbers(space, 8, 3)
+    assert numbers == rules.first_numbers(space, 8, 3) != rules.first_numbers(space, 8, 4)
+    assert sorted(x["b"] for x in numbers) == [*range(1, 9)]
+    assert sorted(x["c"] for x in numbers) == ["x"] * 4 + ["y"] * 4
+    decades = sorted(x["a"] for x in numbers)
+    ends = [1e-3 * 10 ** (i / 2) for i in range(9)]
+    assert all(
+        a * 0.999 <= x <= b * 1.001 for a, x, b in zip(ends, decades, ends[1:], strict=False)
+    )
+
+
+REFUSED = {
+    "search=ashaa": "choose one of asha, grid, none, pbt, random",
+    "search=asha": "search=asha needs search.space",
+    "search=asha search.trails=4": "did you mean search.trials",
+    "search=asha search.trials=0": "a whole number from 1 to 200",
+    f"search=pbt search.trials=2 search.space={{{KL}}}": "search=pbt needs 3 members at least",
+    f"search=asha search.trials=3 search.eta=4 search.space={{{KL}}}": "needs 4 members",
+    f"search=asha search.eta=1 search.space={{{KL}}}": "from 2 to 16",
+    f"search=pbt search.share=0.7 search.space={{{KL}}}": "search.share=0.7",
+    "search=asha search.space={algo.target_kll:{log:[1,2]}}": "did you mean algo.target_kl",
+    "search=asha search.space={algo.target_kl:{lgo:[1,2]}}": "unknown 'lgo': did you mean log?",
+    "search=asha search.space={algo.target_kl:{log:[2,1]}}": "the lower one first",
+    "search=asha search.space={algo.target_kl:{log:[0,1]}}": "expected numbers above 0",
+    "search=asha search.space={algo.target_kl:{log:[0.1]}}": "expected two numbers",
+    "search=asha search.space={algo.target_kl:0.1}": "expected {log: [low, high]}",
+    "search=asha search.space={algo.target_kl:[0.1]}": "at least two values",
+    "search=asha search.space={algo.target_kl:{uniform:[-1,1]}}": "algo.target_kl=-1",
+    "search=asha search.space={algo.update_epochs:{whole:[1.5,2]}}": "expected whole numbers",
+    "search=asha search.space={seed:{whole:[1,9]}}": "the same for all members",
+    "search=asha search.space={run_dir:[a,b]}": "is no number of a training",
+    f"search=asha algo.target_kl=0.1 search.space={{{KL}}}": "leave one out",
+    f"search=grid search.space={{{KL}}}": "search=grid takes lists of values alone",
+    "search=pbt search.space={algo.update_epochs:{whole:[1,9]}}": "cannot change in training",
+    "search=pbt search.space={algo.learning_rate:{log:[0.1,1]}}": "search algo.lr_max",
+    "task=quadruped search=pbt search.space={task.fastest:[1,2]}": "expected a list, such as",
+    "search=pbt search.space={task.mjcf:[a.xml,b.xml]}": "pbt changes numbers alone",
+    f"search=asha search.every=1 task.episode=1 search.space={{{KL}}}": "an episode lasts 5 iter",
+    f"search=asha search.every=100 search.space={{{KL}}}": "no decision before iterations=80",
+    f"search=asha gate=true search.space={{{KL}}}": "gate=true: not with search=asha",
+    f"search=asha save_every=5 search.space={{{KL}}}": "save_every=5: not with search=asha",
+    f"-m search=asha seed=1,2 search.space={{{KL}}}": "leave out -m",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_wrong_words_are_one_line(line, capsys):
+    """Each names the key and the choices, and leaves nothing behind."""
+    words, found = [], line
+    if "search.space=" in line:
+        found, space = line.split("search.space=", 1)
+        words = [f"search.space={space}"]
+    small = [x for x in WORDS if not (x.startswith("task.episode") and "task.episode" in line)]
+    line_words = [*small, *found.split(), *words]
+    assert REFUSED[line] in refused_here("train.py", *line_words, capsys=capsys)
+
+
+def test_a_run_that_goes_on_from_its_beginning():
+    """It does not write that checkpoint anew: a kill meanwhile would leave none that is whole."""
+    words = (*WORDS, "iterations=1", "report=false", "export=none", "run_dir=run")
+    trainer = Trainer(configure(*words, "auto_resume=true"), observed=False)
+    trainer.loop.save()
+    trainer.loop.checkpoint_writer.close()
+    (first,) = trainer.run.checkpoints.saved()
+    before = first.stat()
+    del trainer
+    again = Trainer(configure(*words, "auto_resume=true"), observed=False)
+    assert [row["iteration"] for row in again.steps()] == [1]
+    again.close()
+    assert (first.stat().st_ino, first.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+@pytest.mark.slow
+def test_a_whole_search(capsys):
+    """Started by its command, stopped, continued, read by play.py; its report needs no network."""
+    words = (*WORDS, *PBT, SPACE, "run_dir=search")
+    said = succeed("train.py", *words, cwd=Path.cwd())
+    assert "copied at 2" in said and "best of 4: member_" in said
+    best = Path("search/best.txt").read_text().strip()
+    assert find_run({"run": "search"}).path == Path("search") / best
+    assert (Path("search") / best / "policy.onnx").is_file()
+    page = Path("search/report.html").read_text()
+    assert "Who was copied" in page and "http" not in page.replace("http-equiv", "").replace(
+        "http://www.w3.org", ""
+    )
+    text = Path("search/curriculum.yaml").read_text()
+    assert yaml.safe_load(text)["curriculum"].keys() <= {"algo.target_kl", "task.weights.calm"}
+    line = refused_here("train.py", *words, capsys=capsys)
+    assert "run_dir=search is not empty" in line
+    assert "resume= continues a search as it was" in refused_here(
+        "train.py", "resume=search", "seed=2", capsys=capsys
+    )
+    before = told(read_search(Path("search")))
+    assert run_here("train.py", "resume=search", "report=false", capsys=capsys)[0] == 0
+    assert told(read_search(Path("search"))) == before
+
+
+def test_the_table():
+    """The best member first, with its numbers and what it decided; the time that is left."""
+    search = begin("search", *ASHA)
+    finished(search)
+    members = table.states(search)
+    best = table.best_member(members)
+    assert best and best.ending == "done" and table.planned(search) == 4 * 2 + 2 * 2 + 3
+    shown = table.MemberTable(search)
+    shown()
+    assert shown.done == 15 and shown.left() == "15 of 15 iterations"
+    columns = shown.table(members).columns
+    assert next(iter(columns[0].cells)) == best.name
+    assert {x.partition(" at ")[0] for x in columns[-1].cells} == {"done", "stopped"}
+
+
+def test_grid_is_a_multirun(capsys):
+    """search=grid has the lines of -m with the same lists."""
+    sweep, search = check_search(
+        ["task=cartpole", "search=grid", "search.space={seed: [1, 2], algo.hidden: [[8], [9]]}"]
+    )
+    assert search is None and sweep.lists == {"seed": ["1", "2"], "algo.hidden": ["[8]", "[9]"]}
+    assert ["task=cartpole", "seed=1", "algo.hidden=[9]"] in sweep.lines
+
+
+@pytest.mark.slow
+def test_the_command_may_be_ended_and_killed():
+    """SIGTERM ends all after a checkpoint, SIGKILL ends the command alone, whose places notice it;
+    resume= goes on to the same decisions, and trains no member anew that has ended."""
+    longer = (*ASHA[:2], *ASHA[-1:], "search.every=40", "iterations=160")
+    rows = finished(begin("one", *longer))
+    words = (*WORDS, *longer, SPACE, "run_dir=two", "report=false")
+    line = [sys.executable, "-m", "gpusim_rl.commands.train"]
+    env = os.environ | {"PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"}
+
+    def start_until(*words: str, iterations: int, number: int) -> tuple[int, str]:
+        """The exit code and the output of the command, signalled once so much is done."""
+        with subprocess.Popen(
+            [*line, *words], env=env, stdout=subprocess.PIPE, text=True
+        ) as process:
+            while process.poll() is None:
+                files = Path("two").glob("*/metrics.jsonl")
+                if sum(x.read_text().count("\n") for x in files) >= iterations:
+                    process.send_signal(number)
+                    break
+                time.sleep(0.02)
+            said, _ = process.communicate(timeout=300)
+        return process.returncode, said
+
+    code, said = start_until(*words, iterations=20, number=signal.SIGTERM)
+    assert code == 143 and "resume=two jobs=1 continues" in said
+    assert start_until("resume=two", iterations=180, number=signal.SIGKILL)[0] == -9
+    done = subprocess.run(
+        [*line, "resume=two"], env=env, check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "best of 4: member_" in done.stdout, done.stderr
+    assert told(read_search(Path("two"))) == rows
