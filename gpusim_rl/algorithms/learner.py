@@ -56,6 +56,7 @@ class Spec:
     # gives those of both views and of the action; ValueError if the task declares a wrong one
     mirrors: Callable[[], ViewMirrors | None] = lambda: None
     group: ProcessGroup = SINGLE  # that learn together, each from its own worlds
+    fused: bool = False  # write kernels of pure functions of rows
     captured: bool = False  # record each part of an update in a CUDA graph
     older_policy: bool = False  # steps may be of an older policy than the one that learns
     # (1,) int64, how often it took what another run had learned: it draws other numbers then
@@ -204,6 +205,7 @@ class LearnerSpec(Generic[L]):
     files: tuple[FileKey, ...] = ()  # keys that name files, whose contents `Spec.given` has
     ring: Callable[[Any], RingSpec] | None = None  # of its settings; else it is given a rollout
     world_multiple: Callable[[Any], int] | None = None  # that divides a process's worlds
+    dreams: bool = False  # it learns with `Spec.dreams`: not of teams, nor from a reward model
     # with demos=, it stands in the learner's place, and begins as their clone
     clone: "Callable[[L, Spec], Clone] | None" = None
     # before the first step, such as a ring with demos=; it may tell what it did
@@ -222,6 +224,8 @@ class LearnerSpec(Generic[L]):
                 entries: list[Any] = [*value] if isinstance(value, tuple) else [None]
                 fits = all(isinstance(x, kind) for x in entries)
                 wanted = f"tuple of {kind.__name__}"
+            elif part.name == "dreams":
+                fits, wanted = isinstance(value, bool), "bool"
             elif part.name == "settings":
                 fits, wanted = isinstance(value, type) and is_dataclass(value), "dataclass"
             else:

@@ -68,6 +68,8 @@ def assemble(env: Env, algorithm: LearnerSpec[Learner], settings: Any, run: RunS
 
     ValueError if the algorithm lacks something, or a number cannot change.
     """
+    if algorithm.dreams:
+        check_dreams(env, run)
     schedule = run.schedule
     schedule.prepare(env.success)
     keys = list(dict.fromkeys([*schedule.plan, *run.changeable]))
@@ -102,6 +104,18 @@ def assemble(env: Env, algorithm: LearnerSpec[Learner], settings: Any, run: RunS
     more: dict[str, Any] = {"schedule": schedule, "numbers": live, "rewards": rewards, "ring": ring}
     more |= {"begins": begins, "graph": run.graph}
     return run.iteration(env, source, learner, spec, **more)
+
+
+def check_dreams(env: Env, run: RunSpec) -> None:
+    """ValueError if a learner cannot dream of the worlds, or of what it is paid."""
+    reasons = {
+        "of one agent, and the worlds have several": env.agents > 1,
+        "of what rows of worlds have, and the task has further views": bool(env.observer.further),
+        "of the task's own reward alone: set reward=none": bool(run.reward),
+        "of its own worlds: set cluster=none": bool(run.make_source),
+    }
+    for reason in (reason for reason, holds in reasons.items() if holds):
+        raise ValueError(f"this learner dreams {reason}")
 
 
 def own_rewards(algorithm: LearnerSpec[Learner], base: Learner, spec: Spec) -> list[RewardModel]:
@@ -194,6 +208,7 @@ def make_spec(env: Env, run: RunSpec) -> Spec:
         given=run.given,
         mirrors=partial(find_mirrors, env, env.task.history),
         group=env.group,
+        fused=run.fuse != "off",
         captured=run.graph != "off" and not whole,
         threads=run.threads,
         timer=PartTimer(env.device),

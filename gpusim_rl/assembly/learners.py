@@ -13,7 +13,7 @@ from gpusim_rl.core.file_keys import FileKey, Given
 from gpusim_rl.core.paths import user_code
 from gpusim_rl.core.user_code import import_user_file
 
-LEARNERS = ("ppo", "sac", "distill")
+LEARNERS = ("ppo", "sac", "distill", "dream")
 ACTOR = "policy/actor."  # begins the names of an actor's tensors in a checkpoint
 
 

@@ -51,6 +51,8 @@ FIXED = (
     *("task", "terrain", "robot", "recipe", "ranges", "seed", "num_envs", "gpu", "sim.name"),
     *(
         "algo.hidden",
+        "algo.model_hidden",
+        "algo.members",
         "algo.encoders",
         "algo.activation",
         "algo.std",

@@ -7,6 +7,7 @@ from gpusim_rl.core.record import Column, Columns, Record, view_columns
 from gpusim_rl.core.rng import Rng
 from gpusim_rl.core.states import Rows
 from gpusim_rl.envs.env import End, Env
+from gpusim_rl.envs.mirror import Affine, Reflector
 
 PHYSICS = ("ctrl", "qpos", "qvel", "sensordata")  # what a step of the Sim reads and writes
 VIEWS = {"view/actor": "obs", "view/critic": "critic"}  # rows that are columns anyway → their names
@@ -44,10 +45,11 @@ class Dreams:
     Attributes:
         columns: of a record that `begin` takes, and the physics after each step as `after/…`.
         model: the robot's MjModel.
+        terms: names of the columns of `End.terms`; weights: (R,) of them, live.
     """
 
     def __init__(self, env: Env):
-        self._env, self.model = env, env.task.mjm
+        self._env, self.model, self.terms, self.weights = env, env.task.mjm, env.terms, env.weights
         self.columns: Columns = view_columns(env.views) | row_columns(env)
 
     def rows(self) -> Rows:
@@ -74,6 +76,19 @@ class Dreams:
         goes_on = torch.zeros_like(end.step.fault)
         observe = self._env.observer.observe
         return end.rows | observe(end.state, end.rows, rng, goes_on, critic=end.step.end)
+
+    def images(self) -> dict[str, Affine] | None:
+        """What makes the mirror images of the rows of `PHYSICS`; None unless all are known."""
+        task = self._env.task
+        if not task.mirror:
+            return None
+        reflector = Reflector(task.mjm, task.mirror.axis, task.mirror.joints, task.device)
+        positions, speeds = (reflector.coordinates(positions=x) for x in (True, False))
+        controls = reflector.driven_joints(targets=True)
+        made = controls, positions, speeds, reflector.sensors()
+        images: dict[str, Affine] = dict(zip(PHYSICS, made, strict=True))
+        known = all(not x.signs.isnan().any() for x in images.values())
+        return images if known else None
 
     def rng(self, n: int) -> Rng:
         """Random numbers for n rows of this process. They are drawn by a count of the learner's."""

@@ -139,6 +139,7 @@ class FusedStep:
         columns = {name: self.record.column(name) for name in self.record.columns}
         columns = named("record", self._of_worlds(columns, 1))
         places |= {key: Place(columns[key], self.t) for key in results if key in columns}
+        places = {key: place for key, place in places.items() if place.tensor.numel()}
         kind = type(self.env.task).__name__
         return fuse(f"{kind}: the step's part {name!r}", function, rows, places)
 

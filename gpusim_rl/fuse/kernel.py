@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.core.states import Rows, beside, separate
-from gpusim_rl.core.streams import launch, start_warp, warp_stream
+from gpusim_rl.core.streams import launch, rebind, start_warp, warp_stream
 from gpusim_rl.fuse.operators import OPERATORS
 from gpusim_rl.fuse.second_run import SecondRun
 from gpusim_rl.fuse.source import MODULE, Store, write_body
@@ -66,7 +66,8 @@ class Place(NamedTuple):
     def blank(self, worlds: int) -> "Place":
         """Another place like it, of zeros."""
         lead, row = ((), None) if self.row is None else ((1,), torch.zeros_like(self.row))
-        size = max(self.offsets()) + 1
+        own = zip(self.tensor.shape[self.lead :], self.tensor.stride()[self.lead :], strict=True)
+        size = 1 + sum((n - 1) * stride for n, stride in own)
         tensor = self.tensor.new_zeros(*lead, worlds, size).as_strided(
             (*lead, worlds, *self.tensor.shape[self.lead :]),
             (*[worlds * size] * len(lead), size, *self.tensor.stride()[self.lead :]),
@@ -136,6 +137,7 @@ class Kernel(Eager):
         self.source = self._write_source(tracer, results)
         self.kernel = load(self.source)
         self._launch, self._alive = self._bind(rows, places)
+        self._runs: dict[int, Any] = {}  # worlds → a launch for `results`
 
     @property
     def description(self) -> str:
@@ -197,12 +199,16 @@ class Kernel(Eager):
 
     def _bind(self, rows: Rows, places: dict[str, Place]) -> tuple[Any, Any]:
         """A recorded launch on live tensors, and what it needs to stay alive."""
+        worlds, (flat, out) = len(next(iter(rows.values()))), self._tensors(rows, places)
+        return launch(self.kernel, worlds, flat, out, block=BLOCK, record=True), (flat, out)
+
+    def _tensors(self, rows: Rows, places: dict[str, Place]) -> tuple[list[Tensor], list[Tensor]]:
+        """What the kernel reads and writes, in the order of its arguments."""
         worlds = len(next(iter(rows.values())))
         flat = [side_by_side(rows[key].view(worlds, -1)) for key in self.rows]
         flat += [x.view(1) if x.ndim == 0 else x for x in self.constants.values()]
         flat += [place.row for place in places.values() if place.row is not None]
-        out = [place.view(worlds) for place in places.values()]
-        return launch(self.kernel, worlds, flat, out, block=BLOCK, record=True), (flat, out)
+        return flat, [place.view(worlds) for place in places.values()]
 
     def __call__(self) -> None:
         if any(x._version != version for x, version in self.indices):
@@ -223,7 +229,11 @@ class Kernel(Eager):
         """The results of other rows, of any number of worlds; zero where a guard is false."""
         worlds = len(next(iter(rows.values())))
         places = {key: place.blank(worlds) for key, place in self.places.items()}
-        run, _alive = self._bind(rows, places)
+        if worlds not in self._runs:
+            self._runs[worlds], _ = self._bind(rows, places)
+        run, (flat, out) = self._runs[worlds], self._tensors(rows, places)
+        for k, x in enumerate((*flat, *out)):
+            rebind(run, k, x)
         run.launch(warp_stream(self.device))
         return {key: place.now() for key, place in places.items()}
 

@@ -56,7 +56,7 @@ ARITHMETIC = {name: f"wp::{name}({{0}})" for name in OF_WARP} | {  # of the resu
     "special_ndtri": "normal_quantile({0})",
     "rsqrt": "{k}(1.0) / wp::sqrt({0})",
     "reciprocal": "{k}(1.0) / {0}",
-    "relu": "at_least({0}, {k}(0.0))",
+    "relu": "relu({0})",
     "sigmoid": "{k}(1.0) / ({k}(1.0) + wp::exp(-{0}))",
     "frac": "{0} - wp::trunc({0})",
     "deg2rad": "{0} * {k}(0.017453292519943295)",
@@ -281,7 +281,7 @@ def vector_norm(t: Tracer, call: Call) -> Cells:
     if order != 2:
         raise UnknownOperator(f"a norm of order {order}")
     sums = t.reduce(mapped(t, x, "{0} * {0}"), dims, keep, REDUCTIONS["sum"])
-    return mapped(t, sums, "wp::sqrt({0})")
+    return mapped(t, sums, "root({0})")
 
 
 @operator("linalg_cross")

@@ -144,6 +144,9 @@ auto entry_of = [](int64 i, int64 size) {{
     i = i < 0 ? i + size : i;
     return i < 0 ? int64(0) : i < size ? i : size - 1;
 }};
+// of torch's relu and norm, whose gradients at zero are zero
+auto relu = [](auto a) {{ return a < 0 ? decltype(a)(0) : a; }};
+auto root = [](auto a) {{ return wp::sqrt(a); }};
 auto finite = [](auto a, auto nan, auto high, auto low) {{
     return a != a ? nan : a == INFINITY ? high : a == -INFINITY ? low : a;
 }};

@@ -131,7 +131,7 @@ class Tracer(FunctionRun):
         # tensors that pick columns, with their versions: what they hold stands in the code
         self.indices: list[tuple[Tensor, int]] = []
         self._given: dict[int, Tensor] = {}  # id → what a tensor held that no operator made
-        self._names: dict[tuple[str, str], str] = {}
+        self.names: dict[tuple[str, str], str] = {}  # expression and kind → its name
         self._cells: dict[int, Cells] = {}
         self._alive: list[Tensor] = []  # so that no id is used again
 
@@ -140,10 +140,10 @@ class Tracer(FunctionRun):
     def emit(self, text: str, kind: str) -> str:
         """The name of an expression. The same expression has one name."""
         key = text, kind
-        if key not in self._names:
-            self._names[key] = f"v{len(self.lines)}"
-            self.lines.append((self._names[key], text))
-        return self._names[key]
+        if key not in self.names:
+            self.names[key] = f"v{len(self.lines)}"
+            self.lines.append((self.names[key], text))
+        return self.names[key]
 
     def cast(self, name: str, have: str, kind: str) -> str:
         """A scalar as another kind."""

@@ -54,10 +54,11 @@ class SoftActorCritic(SampleInParts):
         bound: the largest action. std: deviation of the actions at first, as a share of it, before
             they are squashed.
         mirrors: with which all networks commute; None for networks that know no mirror.
+        of_actions: whether critics take the action: Q(s, a), or V(s).
         encoders: as `NetworkSettings` has them, without mirrors.
 
     Attributes:
-        critic: (n, nc + nu) → (copies, n, 1), of the task's returns in units of their scale;
+        critic: (n, nc + nu), or (n, nc), → (copies, n, 1), of returns in units of their scale;
             target: the same networks, which follow slowly.
         noise_factor: of the noise of actions, for those who explore more than others, or less.
     """
@@ -75,6 +76,7 @@ class SoftActorCritic(SampleInParts):
         std: float,
         mirrors: ViewMirrors | None,
         encoders: Mapping[str, Any] | None = None,
+        of_actions: bool = True,
         seed: int,
     ):
         super().__init__()
@@ -85,7 +87,8 @@ class SoftActorCritic(SampleInParts):
         if mirrors:
             magnitudes = Flip(mirrors.action.order, tuple(map(abs, mirrors.action.signs)))
             heads = concatenated([mirrors.action, magnitudes])
-            flips = mirrors.obs, heads, concatenated([mirrors.critic, mirrors.action]), unmoved(1.0)
+            taken = concatenated([mirrors.critic, *[mirrors.action] * of_actions])
+            flips = mirrors.obs, heads, taken, unmoved(1.0)
             split, out, self.split, value = map(EvenOddSplit, flips)
             net = SymmetricEnsemble(1, split, out, layers, LAST_GAIN)
             self.critic = SymmetricEnsemble(CRITICS, self.split, value, layers, LAST_GAIN)
@@ -93,7 +96,7 @@ class SoftActorCritic(SampleInParts):
             split, self.split = None, nn.Identity()
             width = no + sum(encoder.size for encoder in seen.values())
             net = Ensemble(1, width, 2 * nu, layers, LAST_GAIN)
-            self.critic = Ensemble(CRITICS, nc + nu, 1, layers, LAST_GAIN)
+            self.critic = Ensemble(CRITICS, nc + nu * of_actions, 1, layers, LAST_GAIN)
         obs, critic = [MirrorModule(x) for x in mirrors[:2]] if mirrors else (None, None)
         self.actor = Actor(Normalizer(no, mirror=obs, parts=split), Squashed(net, bound, std), seen)
         self.critic_normalizer = Normalizer(nc, mirror=critic)
@@ -139,9 +142,9 @@ class SoftActorCritic(SampleInParts):
         free = mean + log_std.exp() * noise
         return torch.tanh(free), squashed_log_prob(free, noise, log_std)
 
-    def values(self, net: nn.Module, critic_obs: Tensor, action: Tensor) -> Tensor:
-        """Q (copies, n) by critic or target, of normalized observations and actions / bound."""
-        return net(self.split(torch.cat([critic_obs, action], 1))).squeeze(-1)
+    def values(self, net: nn.Module, critic_obs: Tensor, *action: Tensor) -> Tensor:
+        """Q or V (copies, n) by critic or target: of normalized observations, actions / bound."""
+        return net(self.split(torch.cat([critic_obs, *action], 1))).squeeze(-1)
 
     def update_normalizers(
         self, views: Sequence[Tensor], valid: Tensor, group: ProcessGroup = SINGLE

@@ -27,6 +27,7 @@ from gpusim_rl.training.progress import Progress, Stopwatch, is_over, number
 
 BAD = 3  # bad iterations in a row before a roll-back: most samples or minibatches were lost
 ABOVE = 10  # rows in a row in which a bonus is above the task's reward, before a line says so
+MISSED = 0.5  # of a reading's variance that a learned model leaves: above it a line says so
 Row = dict[str, float]
 METRICS = (
     Metric("env_steps", "train/env_steps", "env steps"),
@@ -106,6 +107,7 @@ class Training:
         self.saved = iteration.iterations if metadata else -1  # when the last checkpoint was
         self.progress, self.table = Progress(cfg, metadata), table
         self.rows_above = 0  # in a row, whose bonus is above the task's reward
+        self.rows_missed = 0  # in a row, in which a learned model misses readings
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
 
     def steps(self, stop: Callable[[], int] = lambda: 0) -> Generator[Row]:
@@ -278,6 +280,7 @@ class Training:
                 self.done = True
                 self.table.say(f"iteration {i}: the training ends, as its learner is done")
             self.compare_bonus(row)
+            self.judge_model(row)
             if self.cfg.stop_when:
                 self.give_up(row)
             if row["overflow"]:
@@ -319,6 +322,17 @@ class Training:
             self.table.say(
                 f"iteration {int(row['iteration'])}: the bonus of reward={model}, {bonus:.2g}/s, is"
                 f" above the task's reward of {task:.2g}/s: lower reward.weight if this lasts"
+            )
+
+    def judge_model(self, row: Row) -> None:
+        """Say which readings a learned model has missed, if it has missed some for some rows."""
+        errors = {x.partition("/")[2]: y for x, y in row.items() if x.startswith("model/")}
+        missed = [f"{name} ({x:.2f})" for name, x in errors.items() if x > MISSED]
+        self.rows_missed = self.rows_missed + 1 if missed else 0
+        if self.rows_missed == ABOVE:
+            self.table.say(
+                f"iteration {int(row['iteration'])}: the model leaves more than half of the "
+                f"variance of {', '.join(missed)}: what is paid for these is hardly learned"
             )
 
     def roll_back(self, row: Row, worst: torch.Tensor) -> None:
@@ -374,6 +388,9 @@ class Training:
         if skipped := row.get("skipped", 0.0):  # of the learner: no sample of a faulty world is
             line += f"; {skipped:.0f} minibatches were skipped, as loss or gradient was not finite:"
             line += " perhaps algo.learning_rate is too large"
+        if (left := row.get("model_error", 0.0)) > 1:
+            line += f"; the learned model's error is {left:.1f} times the variance:"
+            line += " perhaps algo.model_rate is too large"
         if self.group.rank > 0:
             return line
         return f"{line}; {write_failure_report(self.run, self.cfg.plain, report, tensors)}"

@@ -80,7 +80,7 @@ def test_configuration_wins(here):
     assert compose.compose_plain("config", ["task=cartpole"])["task"]["dt"] == 0.1
     assert compose.compose_plain("config", ["task=mine"])["task"]["name"] == "mine"
     assert compose.compose_plain("config", ["task=quadruped"])["task"]["dt"] == 0.02
-    assert compose.choices("algo") == ["distill", "mine", "ppo", "sac"]
+    assert compose.choices("algo") == ["distill", "dream", "mine", "ppo", "sac"]
 
 
 def test_numbers_of_an_algorithm(here):

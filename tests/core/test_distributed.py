@@ -120,8 +120,11 @@ SAC = ("algo=sac", "algo.batch_size=256", "algo.warmup=600", "algo.updates=1", "
 REPLAY = (*SAC[:2], "algo.warmup=900", *SAC[3:], "algo.draw=prioritized", "algo.memory=gru")
 PPO = ("algo.lr_max=1e-4",)
 AMP = ("reward=amp", "reward.demos=expert")
+DREAM = ("algo=dream", "algo.members=2", "algo.batch_size=128", "algo.model_batch=128")
+DREAM += ("algo.warmup=600", "algo.replay=32", "algo.steps=2", "algo.model_hidden=[16]", "fuse=off")
 DISTILL = ("algo=distill", "teacher=expert", "algo.memory=gru")
-MORE = [SAC, REPLAY, (*PPO, "reward=rnd"), (*PPO, "algo.memory=attention"), (*PPO, *AMP), DISTILL]
+MORE = [SAC, REPLAY, DREAM, (*PPO, "reward=rnd"), (*PPO, "algo.memory=attention")]
+MORE += [(*PPO, *AMP), DISTILL]
 LEARNERS = [PPO, *(pytest.param(words, marks=pytest.mark.matrix) for words in MORE)]
 
 

@@ -21,17 +21,23 @@ from tests import graphs
 from tests.command_lines import TINY
 from tests.worlds import ROOT, check_words, differing
 
-NAMES = {"ppo": "PPO", "sac": "SAC", "distill": "distillation"}  # in the table
+# in the table
+NAMES = {"ppo": "PPO", "sac": "SAC", "distill": "distillation", "dream": "dreams"}
 SHAPE = ("task=cartpole", "iterations=2", "log=none")
 WORDS = {
     "ppo": (),
     "sac": ("algo=sac", "algo.warmup=16", "algo.batch_size=32", "algo.replay=32"),
     "distill": ("algo=distill", "teacher=ppo", "algo.num_minibatches=2"),
+    "dream": (
+        *("algo=dream", "algo.members=2", "algo.batch_size=32", "algo.model_batch=32"),
+        *("algo.warmup=16", "algo.replay=32", "algo.steps=2"),
+    ),
 }
 SIMS = {
     "eager": (*TINY, "graph=off"),
     "captured": (*(x for x in TINY if not x.startswith("sim")), "sim=warp", "graph=parts"),
 }
+DRAW = {"sac": {"algo.draw": "prioritized"}, "dream": {}}
 MOVING = ("learning_rate", "share")  # what learning itself changes
 # other values than those of the runs
 LOOP = {"threads": 2, "num_steps": 8, "iterations": 5, "rollbacks": 2, "stop_at": 0.9}
@@ -47,6 +53,9 @@ ALGO: dict[str, dict[str, Any]] = {
     "sac": ALL | {"gamma": 0.9, "alpha_rate": 1e-3, "target_std": 0.3, "tau": 0.1}
     | {"bound": 0.8, "warmup": 32, "updates": 1, "policy_delay": 1, "batch_size": 64, "window": 2}
     | {"priority_exponent": 0.5, "importance_exponent": 0.6, "sequence": 2, "burn_in": 4},
+    "dream": ALL | {"gamma": 0.9, "alpha_rate": 1e-3, "target_std": 0.3, "tau": 0.1, "bound": 0.8}
+    | {"warmup": 32, "updates": 2, "batch_size": 64, "lam": 0.8, "steps": 3}
+    | {"model_rate": 2e-3, "model_updates": 1, "model_batch": 64},
     "distill": ALL | PARTS | {"share": 0.8, "share_iterations": 7, "lr_decay": 0.9},
 }  # fmt: skip
 
@@ -66,12 +75,15 @@ def read_back(kind: str, key: str, iteration: Iteration, plain: dict[str, Any]) 
     if section != "algo":
         held = {"threads": iteration.spec.threads, "num_steps": iteration.spec.num_steps}
         return [held.get(key, flatten(plain).get(key))]
-    if kind == "sac":
+    if kind in ("sac", "dream"):
         critic, actor, temperature = (learner.critics.rates | learner.actor.rates).values()
         places = {"learning_rate": [critic, actor], "alpha_rate": [temperature]}
         places |= {"target_std": [learner.target_std]}
         places |= {"max_grad_norm": [learner.critics.max_norm, learner.actor.max_norm]}
         places |= {"bound": [learner.policy.bound, learner.policy.actor.net.bound]}
+        if kind == "dream":
+            places |= {"model_rate": [*learner.model_adam.all_rates]}
+            places["max_grad_norm"].append(learner.model_adam.max_norm)
         return places.get(name, [getattr(learner.cfg, name)])
     places = {"learning_rate": [*learner.optimizer.rates.values()]}
     places |= {"max_grad_norm": [learner.optimizer.max_norm]}
@@ -156,8 +168,8 @@ def test_what_is_not_changed_goes_on(kind, trained):
     learner, state = trainer.loop.iteration.learner, dict(state)
     changeable = {name: x.tensor.detach() for name, x in learner.tensors().items()}
     assert differing(changeable, {name: state[name] for name in changeable}) == []
-    first = learner.log_alpha.exp() if kind == "sac" else learner.optimizer.all_rates[0]
-    assert first != (learner.cfg.alpha if kind == "sac" else learner.cfg.learning_rate)
+    first = learner.log_alpha.exp() if kind in ("sac", "dream") else learner.optimizer.all_rates[0]
+    assert first != (learner.cfg.alpha if kind in ("sac", "dream") else learner.cfg.learning_rate)
     trainer.close()
 
 
@@ -224,8 +236,8 @@ def test_what_is_refused(kind, trained):
     fixed = {"seed": 7, "num_envs": 32, "task.sigma": 0.9, "task.dt": 0.04, "algo.hidden": [8]}
     fixed |= {"cloning.epochs": 3, "cloning.count": 5, "cloning.std": 0.2}
     fixed |= (
-        {"algo.replay": 64, "algo.alpha": 0.1, "algo.draw": "prioritized"}
-        if kind == "sac"
+        {"algo.replay": 64, "algo.alpha": 0.1} | DRAW[kind]
+        if kind in ("sac", "dream")
         else {"algo.std": 0.3, "algo.min_std": 0.01}
     )
     with pytest.raises(ValueError) as refusal:

@@ -11,17 +11,16 @@ BURN_IN = 8  # control steps, for a gated recurrent unit
 
 
 @dataclass(kw_only=True, frozen=True)
-class Settings(MemorySettings):
-    """What conf/algo/sac.yaml explains. What a curriculum changes is a tensor ()."""
+class SoftSettings:
+    """Numbers of all learners from a ring, with a temperature. What a curriculum changes is a
+    tensor ()."""
 
     gamma: float = number(SHARE)
     replay: int = number(COUNT)
     save_ring: bool
     warmup: int = number(COUNT)
     updates: int = number(COUNT)
-    policy_delay: int = number(COUNT)
     batch_size: int = number(COUNT)
-    window: int = number(COUNT)
     learning_rate: float = number(POSITIVE)
     alpha: float = number(POSITIVE)
     alpha_rate: float = number(POSITIVE)
@@ -34,6 +33,17 @@ class Settings(MemorySettings):
     tf32: bool
     hidden: tuple[int, ...] = number(WIDTH)
     activation: str
+
+    def __post_init__(self) -> None:
+        check(self, "algo")
+
+
+@dataclass(kw_only=True, frozen=True)
+class Settings(MemorySettings, SoftSettings):
+    """What conf/algo/sac.yaml explains."""
+
+    policy_delay: int = number(COUNT)
+    window: int = number(COUNT)
     encoders: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     draw: str = word("uniform", "prioritized")
     priority_exponent: float = number(SHARE)
@@ -42,7 +52,7 @@ class Settings(MemorySettings):
     sequence: int = number(COUNT)
 
     def __post_init__(self) -> None:
-        check(self, "algo")
+        super().__post_init__()
         if self.window >= self.replay:
             raise ValueError(f"algo.window={self.window}: expected less than algo.replay")
         if self.memory == "attention" and self.burn_in is not None:
