@@ -26,6 +26,7 @@ from gpusim_rl.config import validate
 from gpusim_rl.config.sections import LogSection
 from gpusim_rl.core import waiting
 from gpusim_rl.core.metrics import public_name
+from gpusim_rl.core.ring import Ring
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training import metric_writers
 from gpusim_rl.training.metric_writers import logged_in, sink
@@ -88,8 +89,9 @@ def test_the_docs_have_the_table():
     """The table of docs/logging.md is that of the code, row by row."""
     text = (ROOT / "docs" / "logging.md").read_text()
     rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", text, re.MULTILINE)
-    learners = (*SAC.metrics, *Distill.metrics, *RND.metrics, *AMP.metrics)
-    names = NAMES | {x.key: x.public for x in learners} | {"clone_error": "loss/clone_error"}
+    parts = (*SAC.metrics, *Ring.metrics, *Distill.metrics, *RND.metrics, *AMP.metrics)
+    names = NAMES | {x.key: x.public for x in parts} | {"clone_error": "loss/clone_error"}
+    names |= {"model_error": "loss/model", "model/*": "model/*"}
     assert dict(rows) == names and len(rows) == len(names)
 
 
