@@ -108,9 +108,10 @@ def assemble(env: Env, algorithm: LearnerSpec[Learner], settings: Any, run: RunS
 
 def check_dreams(env: Env, run: RunSpec) -> None:
     """ValueError if a learner cannot dream of the worlds, or of what it is paid."""
+    further = [*env.observer.further]
     reasons = {
         "of one agent, and the worlds have several": env.agents > 1,
-        "of what rows of worlds have, and the task has further views": bool(env.observer.further),
+        f"of rows alone, and the task has {', '.join(further)}": bool(further),
         "of the task's own reward alone: set reward=none": bool(run.reward),
         "of its own worlds: set cluster=none": bool(run.make_source),
     }

@@ -59,8 +59,9 @@ class Actor:
         self.numbers = {key: env.scheduled_number(key) for key in keys}
         self.policy = policy.to(env.device)
         if (section := cfg.cluster).spread != 1:  # of a policy that learns from a ring
-            rank = 2 * actor / max(section.actors - 1, 1) - 1
-            self.policy.noise_factor = section.spread**rank  # type: ignore[attr-defined]
+            # of all ranks' actors, from the one that explores least to the one that does most
+            place = 2 * (first // count) / (section.actors - 1) - 1 if section.actors > 1 else 0
+            self.policy.noise_factor = section.spread**place  # type: ignore[attr-defined]
         columns = choose_columns(columns, step_columns(env, policy))
         record = Record.zeros(columns, cfg.num_steps, env.num_rows, device=env.device)
         self.schema, self.ended = digest(record.schema), time.monotonic()

@@ -36,9 +36,11 @@ class Prioritized:
     def draw(self, ring: Ring, unit: Tensor, length: int, before: int) -> Draw:
         size, count = len(ring), ring.count[:, None]
         steps = partial(torch.arange, device=unit.device)
-        # no window begins among the newest or the oldest rows; those not written have no mass
+        # no window begins among the newest or the oldest rows, or among those not written, which
+        # after a roll-back hold what was written before it
         ends = torch.cat([count - 1 - steps(length), count.clamp(min=size) + steps(before)], 1)
-        mass = self.mass.scatter(1, ends.remainder(size), 0.0)
+        mass = torch.where(steps(size) < count, self.mass, 0.0)
+        mass.scatter_(1, ends.remainder(size), 0.0)
         # of 65,536 sums a search takes no longer than a tree
         sums = mass.cumsum(1, dtype=torch.float64)  # (B, R)
         total = sums[:, -1:].contiguous()
@@ -51,8 +53,8 @@ class Prioritized:
         places = torch.stack([rows, ring.worlds[:, None].expand_as(rows)], -1)
         return Draw(places.flatten(0, 1), weights.flatten().float())
 
-    def write(self, rows: Tensor, worlds: slice, errors: Tensor | None) -> None:
-        first = self.largest[worlds, None] if errors is None else self.priority(errors).T
+    def write(self, rows: Tensor, worlds: slice) -> None:
+        first = self.largest[worlds, None]
         self.mass[worlds].scatter_(1, rows.T, first.expand(rows.T.shape))
 
     def update(self, places: Tensor, errors: Tensor) -> None:

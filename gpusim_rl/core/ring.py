@@ -36,8 +36,8 @@ class Sampler(Protocol):
         """As `Ring.draw` has it."""
         ...
 
-    def write(self, rows: Tensor, worlds: slice, errors: Tensor | None) -> None:
-        """Rows (T, b) of these worlds are new; errors (T, b) are a first guess. In place."""
+    def write(self, rows: Tensor, worlds: slice) -> None:
+        """Rows (T, b) of these worlds are new. In place."""
 
     def update(self, places: Tensor, errors: Tensor) -> None:
         """The errors (…, n) of windows that were learned from. In place."""
@@ -61,7 +61,7 @@ class Uniform:
         places = torch.stack([(count - back).remainder(rows), worlds], -1).flatten(0, 1)
         return Draw(places, self.weights.expand(len(places)))
 
-    def write(self, rows: Tensor, worlds: slice, errors: Tensor | None) -> None: ...
+    def write(self, rows: Tensor, worlds: slice) -> None: ...
 
     def update(self, places: Tensor, errors: Tensor) -> None: ...
 
@@ -115,18 +115,15 @@ class Ring:
         """() int64, how many steps each world has written at least."""
         return self.count.min()
 
-    def write(self, slab: Record, worlds: slice = WHOLE, errors: Tensor | None = None) -> None:
-        """Append the steps (T, b, …) of some worlds, T ≤ R. In place.
-
-        errors: (T, b) a first guess of how much is to be learned from each.
-        """
+    def write(self, slab: Record, worlds: slice = WHOLE) -> None:
+        """Append the steps (T, b, …) of some worlds, T ≤ R. In place."""
         steps = torch.arange(len(slab), device=self.count.device)[:, None]
         rows = (self.count[worlds] + steps).remainder(len(self))
         places = (rows * len(self.count) + self.worlds[worlds]).flatten()
         for dtype, x in self.record.parts.items():
             x.flatten(0, 1).index_copy_(0, places, slab.parts[dtype].flatten(0, 1))
         self.count[worlds] += len(slab)
-        self.sampler.write(rows, worlds, errors)
+        self.sampler.write(rows, worlds)
 
     def cut(self, worlds: slice) -> None:
         """Let no window go on from the newest step of some worlds to the next one. In place."""
@@ -167,7 +164,7 @@ class Ring:
         # (Σ w)² / (n Σ w²): the share of as many draws that all count alike
         share = weights.mean().square() / weights.square().mean()
         age = (self.count[worlds] - 1 - rows).remainder(len(self)).float().mean()
-        self.drawn.copy_(torch.stack([share, age]))
+        self.drawn.copy_(torch.stack([share.nan_to_num(), age]))  # 0 / 0 without a window
         return drawn
 
     def measures(self) -> Tensor:

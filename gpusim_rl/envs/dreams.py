@@ -90,8 +90,11 @@ class Dreams:
         known = all(not x.signs.isnan().any() for x in images.values())
         return images if known else None
 
-    def rng(self, n: int) -> Rng:
-        """Random numbers for n rows of this process. They are drawn by a count of the learner's."""
+    def rng(self, n: int, life: Tensor | int) -> Rng:
+        """Random numbers for n rows of this process. They are drawn by a count of the learner's.
+
+        life: as `Rng` has it.
+        """
         env = self._env
         worlds = torch.arange(n, device=env.device) + (FIRST + n * env.group.rank)
-        return Rng(env.seed, worlds, env.rng.life)
+        return Rng(env.seed, worlds, life)

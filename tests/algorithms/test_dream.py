@@ -241,9 +241,31 @@ def test_what_is_refused(words, says):
     assert says in refusal("task=cartpole", "algo=dream", "device=cpu", *words)
 
 
+def test_nothing_behind_an_end_counts():
+    """Neither rewards nor values of what a dream does after its first step, where that ends it."""
+    made = make_dream(make_env("cartpole", 8), steps=3)
+    made.iteration()
+    learner = made.learner
+    after, ends = learner.after_physics, iter((True, False, False))
+
+    def ending(rows):
+        results = after(rows)
+        return results | {"dream/ended": torch.full_like(results["dream/ended"], next(ends))}
+
+    learner.after_physics = ending
+    unit = torch.full((8, learner.n // 8), 0.5)
+    steps = cleared(made.ring.take(*made.ring.draw(unit, 0).places.T))
+    dream = learner.dream(steps, torch.ones(learner.n))
+    assert dream.alive[0].all() and not dream.alive[1:].any()
+    assert dream.reward[0].any() and not dream.reward[1:].any()
+    assert not dream.views[1:].any()
+    gain = returns(dream.reward, dream.alive[1:], torch.full((4, learner.n), 9.0), 0.9, 0.9)
+    assert torch.equal(gain[0], dream.reward[0])
+
+
 @pytest.mark.parametrize(
     "agents, further, says",
-    [(2, {}, "of one agent"), (1, {"camera": 0}, "of what rows of worlds have")],
+    [(2, {}, "of one agent"), (1, {"camera": 0}, "of rows alone, and the task has camera")],
 )
 def test_worlds_that_nobody_dreams_of(agents, further, says):
     """Teams and further views, such as an image, are refused in one line."""

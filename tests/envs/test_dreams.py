@@ -37,7 +37,7 @@ def test_dreams_are_what_was_simulated(task):
     """From each recorded step and its physics: rewards, ends and critic's views, to the bit."""
     names = ["reward", "terminated", "truncated", *["end"] * (task not in DRAWN)]
     dreams, collector = collect(task, "off")
-    record, rng, compared = collector.record, dreams.rng(16), 0
+    record, rng, compared = collector.record, dreams.rng(16, 0), 0
     for t in range(62):
         rows, same = dreams.begin(step(record, t)), torch.ones(16, dtype=torch.bool)
         # what was drawn is in the rows, but not for a second step
@@ -72,7 +72,7 @@ def test_kernels_write_the_rows():
 def test_dreams_draw_numbers_of_their_own():
     """Others than the worlds and at each count, and the same ones when that is drawn again."""
     dreams, collector = collect("cartpole", "off")
-    rng, drawn = dreams.rng(16), [collector.env.rng.uniform("observe", 0.0, torch.ones(4))]
+    rng, drawn = dreams.rng(16, 0), [collector.env.rng.uniform("observe", 0.0, torch.ones(4))]
     for count in (collector.env.step_count, 1, 2, 1):
         rng.draw(torch.as_tensor(count))
         drawn.append(rng.uniform("observe", 0.0, torch.ones(4)).clone())

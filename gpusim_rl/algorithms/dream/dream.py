@@ -74,7 +74,7 @@ class Dream(SoftLearner):
         self.model_rng, self.n = spec.rng(), self.draws * spec.num_rows
         ones = (cfg.model_batch // rows, -(-SAMPLES // rows))
         self.ones_of_fit, self.ones_of_samples = (torch.ones(x, device=device) for x in ones)
-        self.numbers = self.dreams.rng(self.n * cfg.steps)  # of all steps of the dreams
+        self.numbers = self.dreams.rng(self.n * cfg.steps, spec.life)  # of all steps of the dreams
         self.model, self.carried = self.make_model(), []
         self.before_physics, self.after_physics = self.before, self.after
         rate = torch.as_tensor(cfg.model_rate, dtype=torch.float32, device=device).view(1)
@@ -85,8 +85,9 @@ class Dream(SoftLearner):
         shares = [f"model/{x}" for x in self.model.physics.readings]
         error = Metric("model_error", "loss/model", "variance left", ".2f", "model error")
         self.metrics = (*SoftLearner.metrics, error, *map(Metric, shares, shares))
-        self.join_streams()
-        if flat := terms_without_slope(self.dreams, spec.action_width):
+        self.prepare_dreams()
+        flat = terms_without_slope(self.dreams, spec.action_width)
+        if flat and self.group.rank == 0:
             says = f"no gradient of the reward terms {', '.join(flat)}: the values alone show them"
             print(f"algo=dream: {says}", file=sys.stderr, flush=True)
         self._regress, self._fit = spec.capture(self.regress), spec.capture(self.fit)
@@ -98,19 +99,26 @@ class Dream(SoftLearner):
         self.images = self.dreams.images() if symmetry == "net" else None
         physics, live = Physics(self.dreams.model, spec.device), {x: rows[x] for x in PHYSICS}
         live = {name: x.float() for name, x in live.items()}
-        how: dict[str, Any] = dict(members=cfg.members, hidden=cfg.model_hidden, seed=spec.seed)
-        return Model(physics, live, **how).to(spec.device)
+        networks: dict[str, Any] = dict(members=cfg.members, hidden=cfg.model_hidden)
+        return Model(physics, live, seed=spec.seed, **networks).to(spec.device)
 
     @staticmethod
     def make_policy(spec: Spec, cfg: Settings) -> SoftActorCritic:
         """The networks of settings; ValueError if they cannot be as symmetric as asked."""
         symmetry, mirrors = spec.choose_symmetry(cfg.symmetry, cfg.hidden)
-        how: dict[str, Any] = dict(hidden=cfg.hidden, activation=cfg.activation, bound=cfg.bound)
-        how |= dict(std=cfg.std, mirrors=mirrors if symmetry == "net" else None, seed=spec.seed)
-        views, width = spec.views, spec.action_width
-        return SoftActorCritic(views, width, of_actions=False, **how).to(spec.device)
+        return SoftActorCritic(
+            spec.views,
+            spec.action_width,
+            hidden=cfg.hidden,
+            activation=cfg.activation,
+            bound=cfg.bound,
+            std=cfg.std,
+            mirrors=mirrors if symmetry == "net" else None,
+            of_actions=False,
+            seed=spec.seed,
+        ).to(spec.device)
 
-    def join_streams(self) -> None:
+    def prepare_dreams(self) -> None:
         """Let all random streams of a dream join their block, and make the kernels of a step."""
         rng, live = self.numbers, self.dreams.rows()
         # rows that one step hands to the next
@@ -173,10 +181,12 @@ class Dream(SoftLearner):
         ages = torch.arange(-self.spec.num_steps, 0, device=ring.count.device)[:, None]
         rows = (ring.count + ages).remainder(len(ring))
         newest = (rows * len(ring.count) + ring.worlds).flatten()
-        left = self.model.error(*self.transitions(ring, newest), self.group)
-        self.left.copy_(left)
+        *steps, valid = self.transitions(ring, newest)
+        left = self.model.error(*steps, valid, self.group)
+        # steps that are all invalid tell nothing
+        self.left.copy_(torch.where(self.group.all_reduce(valid.sum()) > 0, left, self.left))
         # before the first fit it predicts nothing
-        self.useless.copy_((left.median() >= USELESS) & (self.fits > 0))
+        self.useless.copy_((self.left.median() >= USELESS) & (self.fits > 0))
         places = self.choose(ring, "dream/samples", self.ones_of_samples)
         self.model.regress(*self.transitions(ring, places), self.group)
 
@@ -344,7 +354,7 @@ def terms_without_slope(dreams: Dreams, action_width: int) -> list[str]:
         action = near(rows["action"].new_zeros(len(rows["time"]), action_width), 0.5)
         physics = {x: near(rows[x], far * y) for x, y in zip(NAMES, (0.05, 0.5, 0.1), strict=True)}
         with torch.enable_grad():
-            terms = dreams.end(dreams.act(rows, action) | physics, dreams.rng(len(action))).terms
+            terms = dreams.end(dreams.act(rows, action) | physics, dreams.rng(len(action), 0)).terms
         for name, term in zip(dreams.terms, terms.sum(0), strict=True):
             if not term.requires_grad:  # none has a gradient
                 break

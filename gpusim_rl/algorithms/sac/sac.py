@@ -136,7 +136,7 @@ class SAC(SoftLearner):
         taken = policy.values(policy.critic, batch.critic, batch.action / policy.bound)
         error = F.smooth_l1_loss(taken, target.expand_as(taken), reduction="none")
         self.step(self.critics, (error * (paid.valid * draw.weights)).sum() / cfg.batch_size)
-        ring.update(draw.places, (taken.detach() - target) * paid.valid)
+        ring.update(draw.places, (taken.detach() - target) * (paid.valid * self.ready))
         self.target.lerp_(self.critics.weights["critic"].data, cfg.tau)
         self.sums[CRITIC_LOSS].add_(self.loss[0] * self.ready)
         self.sums[SKIPPED].add_(self.critics.bad * self.ready)

@@ -55,6 +55,8 @@ class Settings(MemorySettings, SoftSettings):
         super().__post_init__()
         if self.window >= self.replay:
             raise ValueError(f"algo.window={self.window}: expected less than algo.replay")
+        if self.memory == "none" and self.burn_in is not None:
+            raise ValueError(f"algo.burn_in={self.burn_in} needs algo.memory=gru")
         if self.memory == "attention" and self.burn_in is not None:
             says = "attention sees algo.memory_frames, and they are its burn-in: set null"
             raise ValueError(f"algo.burn_in={self.burn_in}: {says}")
