@@ -78,6 +78,8 @@ def same_kind(key: str, old: Any, new: Any) -> None:
         return
     if key.startswith("task.") and key.endswith("_file") and isinstance(new, dict):
         for name, file in new.items():  # several, each with a name
+            if not str(name).isidentifier():
+                raise ValueError(f"{key}: {name!r} is no name: expected letters, digits and _")
             same_kind(f"{key}.{name}", old, file)
         return
     if type(old) is not type(new):

@@ -306,7 +306,11 @@ class Training:
     def give_up(self, row: Row) -> None:
         """End the training if stop_when=hopeless says why, in one line."""
         self.history.append(row)
-        if not self.hopeless and (why := hopeless(self.history, self.cfg.iterations)):
+        if self.hopeless:
+            return
+        # one process judges, as another one may have read fewer rows of before a resume
+        why = hopeless(self.history, self.cfg.iterations) if self.group.rank == 0 else ""
+        if why := self.group.broadcast(why):
             self.hopeless = why
             self.table.say(f"iteration {int(row['iteration'])}: the training ends, as it is {why}")
 

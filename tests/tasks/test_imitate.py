@@ -168,6 +168,8 @@ def test_mistakes():
     for name, says in (("walk.npz", "no such file, here"), ("7", "expected a word")):
         line = refusal("task=imitate", f"task.clip_file={{a:trot.npz,b:{name}}}")
         assert line.startswith(f"task.clip_file.b={name}: {says}")
+    dotted = refusal("task=imitate", "task.clip_file={a:trot.npz,b.c:hop.npz}")
+    assert dotted == "task.clip_file: 'b.c' is no name: expected letters, digits and _"
     assert "has no clip" in refusal("task=imitate", "task.clip_file={}")
     assert "no .npz file" in refusal("task=imitate", f"task.clip_file={find_mjcf('ant.xml')}")
 
