@@ -179,8 +179,9 @@ class Member:
         task = self.search.cfg.task  # weights and noise that no member has changed
         scores = evaluate(task, iteration, SEARCH_SEED, FEWEST)
         total = scores["return"]
-        lost = total is None or not isfinite(total)
-        return LOST if lost else (scores["success"] or 0.0, total)
+        if total is None or not isfinite(total):
+            return LOST
+        return scores["success"] or 0.0, total
 
     def score_of(self, sibling: str, i: int) -> Score | None:
         """The score of a sibling at an iteration; None: it is still on its way there."""

@@ -8,12 +8,12 @@ import yaml
 
 from gpusim_rl.core.files import Plain, read_text
 from gpusim_rl.core.maths import wilson
+from gpusim_rl.evaluation.evaluate import FEWEST
 from gpusim_rl.report import curves
 from gpusim_rl.report.scores import number_text
 from gpusim_rl.runs.run import SEARCH
 from gpusim_rl.runs.summary import Summary, number, word
 
-EPISODES = 128  # of an evaluation by which members are compared
 FATES = {"stopped": "stopped at {}: {}", "kept": "kept its own at {}: {}"}
 FATES |= {"copied": "copied {1} at {0}"}
 
@@ -65,7 +65,7 @@ def read_member(run: Summary, keys: list[str], goal: str) -> dict[str, Any]:
     order = [-inf if x is None else x for x in scores[-1]] if scores else []
     last = order[0] if order and isfinite(order[0]) else None
     share = last if goal == "success" and last is not None and 0 <= last <= 1 else None
-    low, high = wilson(round((share or 0.0) * EPISODES), EPISODES)
+    low, high = wilson(round((share or 0.0) * FEWEST), FEWEST)
     copies = [
         {"iteration": row["iteration"], "of": word(row["copied"]), "numbers": short(row, keys)}
         for row in rows
