@@ -34,12 +34,15 @@ from gpusim_rl.population.search import (
     schedule,
 )
 from gpusim_rl.population.start import make_home, write_curriculum
+from gpusim_rl.report.members import read_members
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.rows import Rows
 from gpusim_rl.runs.run import LockError, Run, find_run
+from gpusim_rl.runs.summary import summarize
 from gpusim_rl.training import trainer as training
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY, refused_here, run_here, succeed
+from tests.reports import make_run
 from tests.worlds import make_config
 
 WORDS = ("task=cartpole", *(x for x in TINY if not x.startswith(("export", "report"))))
@@ -314,6 +317,40 @@ def test_a_return_of_zero(monkeypatch):
     assert member.score(trainer) == (0.5, 0.0)
     for scores["return"] in (None, float("nan")):
         assert member.score(trainer) == LOST
+
+
+def test_a_full_disk_at_the_end(monkeypatch):
+    """A member whose last row cannot be written is not over, as its siblings wait for that row."""
+    member = Member(begin("search", *ASHA), "member_0", lambda: 0)
+    member.write({"iteration": 0})
+    flush, full = Rows.flush, [True] * 3
+
+    def flush_late(self: Rows) -> None:
+        if full and full.pop():
+            raise OSError(28, "No space left on device")
+        flush(self)
+
+    monkeypatch.setattr(Rows, "flush", flush_late)
+    monkeypatch.setattr(Search, "configure", lambda self, name: int("no number"))
+    assert [*member.turns()] == [False, False]
+    assert told(member.search)["member_0"][-1]["ended"] == "failed"
+
+
+def test_the_report_of_a_lost_member(tmp_path):
+    """Its score is no number, and stands below returns that are negative."""
+    home = tmp_path / "search"
+    runs = [make_run(home / f"member_{i}") for i in range(2)]
+    said = {"search": {"name": "random", "goal": "return", "space": {"algo.gamma": [0.9, 0.99]}}}
+    (home / "search.yaml").write_text(
+        yaml.safe_dump(said | {"numbers": {"member_0": {}, "member_1": {}}})
+    )
+    for run, score in zip(runs, ("-Infinity", "-7.5"), strict=True):
+        row = f'{{"iteration": 9, "score": [{score}]}}\n{{"iteration": 9, "ended": "done"}}\n'
+        (run / ROWS).write_text(row)
+    read = read_members([*map(summarize, runs)])
+    assert read
+    found = [(x["name"], x["score"]) for x in read["members"]]
+    assert found == [("member_1", "-7.50"), ("member_0", "lost")]
 
 
 def test_the_command_that_repeats_has_the_numbers_of_the_first():
