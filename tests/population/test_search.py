@@ -491,7 +491,7 @@ def test_a_whole_search(capsys):
     """Started by its command, stopped, continued, read by play.py; its report needs no network."""
     words = (*WORDS, *PBT, SPACE, "run_dir=search")
     said = succeed("train.py", *words, cwd=Path.cwd())
-    assert "copied at 2" in said and "best of 4: member_" in said
+    assert "decisions after [2, 4, 6]" in said and "best of 4: member_" in said
     best = Path("search/best.txt").read_text().strip()
     assert find_run({"run": "search"}).path == Path("search") / best
     assert (Path("search") / best / "policy.onnx").is_file()
