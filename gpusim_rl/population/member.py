@@ -4,7 +4,8 @@ Each member writes its scores and what it decided to search.jsonl of its run dir
 has learned to the folder `states` of the search. No process tells another what to do.
 
 A row has an `iteration` and one of these: `score` (a list), `stopped` (why), `copied` (of whom,
-with the `numbers` since), `kept` (why nothing could be copied), `ended` (done or failed).
+with the `numbers` since), `kept` (why nothing could be copied), `ended` (done or failed; of one
+that is done, whether it has `reached` stop_at before the last iteration).
 """
 
 import random
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stdout, suppress
 from functools import partial
 from io import StringIO
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 
 from safetensors.torch import save as to_bytes
@@ -28,6 +29,7 @@ from gpusim_rl.population.rules import DONE, LOST, Score
 from gpusim_rl.population.search import ROWS, Search, ending
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.rows import Rows
+from gpusim_rl.runs.run import LockError
 from gpusim_rl.training.loop import Row
 from gpusim_rl.training.trainer import Trainer, evaluate
 
@@ -59,10 +61,14 @@ class Member:
                 self.cpu_s += time.process_time() - begun
                 yield moved
                 begun = time.process_time()
+        except LockError:  # it passes: no end of a member
+            raise
         except (RuntimeError, ValueError, OSError) as error:
             why = errors.reason(error)
             self.write({"iteration": int(self.row.get("iteration", 0)), "ended": "failed"}, why=why)
             errors.warn(f"{self.name}: {why}")
+        while not self.flush():  # siblings wait for its last row
+            yield False
 
     def train(self) -> Iterator[bool]:
         """All iterations and decisions, then the final evaluation."""
@@ -71,7 +77,7 @@ class Member:
         make = partial(make_iteration, changeable=keys)
         trainer = Trainer(search.configure(self.name), make, observed=False)
         with closing(trainer.steps(self.stop)) as steps:
-            if not self.rows.path.exists():
+            if not self.rows.read():
                 first = search.numbers[self.name]
                 self.write({"iteration": 0, "numbers": first})
             # a decision that a killed process has left open
@@ -90,7 +96,8 @@ class Member:
         with redirect_stdout(StringIO()):  # its progress
             trainer.write_files(trainer.evaluate())
         trainer.close()
-        self.write({"iteration": i, "ended": "done"})
+        early = i < trainer.cfg.iterations and not trainer.loop.done  # which a learner says
+        self.write({"iteration": i, "ended": "done", "reached": early})
 
     # Why: docs/decisions/searches.md
     def decide(self, trainer: Trainer) -> Iterator[bool]:
@@ -109,14 +116,13 @@ class Member:
             with suppress(OSError):  # then siblings cannot copy it, and say so
                 self.write_state(trainer, i)
         mine = self.announce(trainer, i)
-        decide = self.stops if self.search.section.name == "asha" else self.copies
-        while (decided := decide(trainer, i, mine)) is None:
-            with suppress(OSError):
-                self.rows.flush()  # of a disk that was full
+        asha = self.search.section.name == "asha"
+        while (decided := self.stops(i, mine) if asha else self.copies(trainer, i, mine)) is None:
+            self.flush()
             yield False
         return decided
 
-    def stops(self, trainer: Trainer, i: int, mine: Score) -> bool | None:
+    def stops(self, i: int, mine: Score) -> bool | None:
         """Whether it goes on by the rule of asha; a row says why it does not."""
         section = self.search.section
         keep = rules.kept(section, self.search.rounds.index(i) + 1)
@@ -172,8 +178,10 @@ class Member:
         iteration.policy.actor.calibration = None
         task = self.search.cfg.task  # weights and noise that no member has changed
         scores = evaluate(task, iteration, SEARCH_SEED, FEWEST)
-        values = (scores["success"] or 0.0, scores["return"] or nan)
-        return values if isfinite(values[1]) else LOST
+        total = scores["return"]
+        if total is None or not isfinite(total):
+            return LOST
+        return scores["success"] or 0.0, total
 
     def score_of(self, sibling: str, i: int) -> Score | None:
         """The score of a sibling at an iteration; None: it is still on its way there."""
@@ -181,9 +189,9 @@ class Member:
         if found := [x["score"] for x in rows if x["iteration"] == i and "score" in x]:
             return tuple(found[0])
         last = rows[-1] if rows else {"iteration": 0}
-        if ending(rows) == "done":  # it has reached stop_at before
+        if any(x.get("reached") and x["iteration"] < i for x in rows):
             return DONE
-        # it has ended before, or its row at this iteration is damaged
+        # it has ended otherwise, or its row at this iteration is damaged
         return LOST if ending(rows) or last["iteration"] > i else None
 
     def state_file(self, name: str, i: int) -> Path:
@@ -209,5 +217,12 @@ class Member:
     def write(self, row: Plain, **more: object) -> None:
         self.rows.path.parent.mkdir(parents=True, exist_ok=True)
         self.rows.add(row | more | {"cpu_s": round(self.cpu_s, 2)})
-        with suppress(OSError):  # it waits for the next one
+        self.flush()
+
+    def flush(self) -> bool:
+        """Whether all its rows are on the disk; on a full one they wait for the next call."""
+        try:
             self.rows.flush()
+        except OSError:
+            return False
+        return True

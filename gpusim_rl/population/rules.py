@@ -76,7 +76,7 @@ def drawn(space: Plain | list[float], share: float) -> float:
     if kind == "whole":
         return low + int(share * (high - low + 1))
     value = low * (high / low) ** share if kind == "log" else low + share * (high - low)
-    return float(f"{value:.4g}")  # short on a command line
+    return min(max(float(f"{value:.6g}"), low), high)  # short on a command line
 
 
 def first_numbers(space: Plain, trials: int, seed: int) -> list[Plain]:

@@ -19,7 +19,13 @@ from typing import Any
 
 import yaml
 
-from gpusim_rl.config.command_line import Sweep, check_multirun, split, take_launcher
+from gpusim_rl.config.command_line import (
+    LAUNCHER,
+    Sweep,
+    check_multirun,
+    split,
+    take_launcher,
+)
 from gpusim_rl.config.compose import compose_plain, parse
 from gpusim_rl.config.resume import check_training
 from gpusim_rl.config.sections import Config, SearchSection
@@ -29,14 +35,20 @@ from gpusim_rl.core.paths import quoted
 from gpusim_rl.core.sections import make
 from gpusim_rl.envs import curriculum
 from gpusim_rl.population.rules import first_numbers, rounds
+from gpusim_rl.runs.rows import Rows
 from gpusim_rl.runs.run import SEARCH
 
 ROWS = "search.jsonl"  # of a member: its scores and decisions
 KINDS = ("log", "uniform", "whole")
 OF_ALL = ("search", "jobs", "run_dir", "resume")  # words that no member gets
 OWN = ("seed", "iterations", "num_envs", "num_steps")  # of all members: they are compared by these
-NOT_HERE = ("gate", "export", "plan", "start", "demos", "auto_resume", "cluster", "film_every")
-NOT_HERE += ("log", "save_every")
+NOT_HERE = dict.fromkeys(  # word of a single training → why it is none of a search
+    ("gate", "export", "film_every", "log", "save_every"),
+    "members save at decisions, and the best is exported",
+) | dict.fromkeys(
+    ("plan", "start", "demos", "auto_resume", "cluster", "stop_when"),
+    "members begin anew, each in one process, and end by its decisions",
+)
 FEWEST = {"asha": 2, "pbt": 3, "random": 1}  # members
 
 
@@ -91,6 +103,8 @@ def read_search(home: Path) -> Search:
     file = home / SEARCH
     try:
         values = yaml.safe_load(read_text(file))
+        if "swept" in values:
+            raise ValueError(f"{home} is a multirun: name one of its runs")
         section = make(SearchSection, values.pop("search"), "search", "search/none")
         return Search(home=home, section=section, **values)
     except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
@@ -116,9 +130,11 @@ def check_search(argv: list[str]) -> tuple[Sweep, Search | None]:
     base = [x for key, x in given.items() if key.partition(".")[0] not in OF_ALL]
     space = check_space(section, plain, given)
     if section.name == "grid":
+        for key in [x for x in given if x.startswith("search.") and x != "search.space"]:
+            raise ValueError(f"{given[key]}: search=grid has search.space alone")
         lists = [f"{key}={','.join(map(json.dumps, x))}" for key, x in space.items()]
-        jobs = [x for key, x in given.items() if key == "jobs"]
-        return check_multirun(["-m", *base, *lists, *jobs]), None
+        others = [x for x in words if x.startswith(("jobs=", "run_dir=", *LAUNCHER))]
+        return check_multirun(["-m", *base, *lists, *others]), None
     check_words(section, plain, given)
     numbers = first_numbers(space, section.trials, plain["seed"])
     names = [f"member_{i:0{len(str(section.trials - 1))}}" for i in range(section.trials)]
@@ -128,7 +144,7 @@ def check_search(argv: list[str]) -> tuple[Sweep, Search | None]:
     numbers = dict(zip(names, numbers, strict=True))
     search = Search(home, words, base, section, numbers, plain["seed"], every)
     for ends in corners(space):
-        check_member(base, ends)
+        check_member(base, ends, cfg)
     if section.name == "pbt":
         check_live(space, cfg)
     if plain["run_dir"] and home.is_dir() and any(home.iterdir()):
@@ -160,6 +176,16 @@ def open_home(search: Search) -> Search:
     search = replace(search, home=home)
     search.write()
     return search
+
+
+@one_line_errors()
+def forget_failures(search: Search) -> None:
+    """Let members that have failed go on from their checkpoints: the cause may have passed."""
+    for name in search.numbers:
+        rows = Rows(search.home / name / ROWS)
+        if ending(found := rows.read()) == "failed":
+            lines = [json.dumps(x) + "\n" for x in found if "ended" not in x]
+            write_whole(rows.path, "".join(lines).encode())
 
 
 @contextmanager
@@ -228,6 +254,8 @@ def check_space(section: SearchSection, plain: Plain, given: dict[str, str]) -> 
             f"search={section.name} needs search.space, such as "
             "{algo.target_kl: {log: [0.005, 0.05]}}"
         )
+    if not isinstance(section.space, dict) or not all(isinstance(x, str) for x in section.space):
+        raise ValueError(f"search.space={section.space}: expected {{key: where}}, keys in letters")
     for key, entry in section.space.items():
         where = f"search.space: {key}"
         if key in given:
@@ -276,9 +304,9 @@ def check_words(section: SearchSection, plain: Plain, given: dict[str, str]) -> 
         raise ValueError(
             f"search.trials={section.trials}: search={section.name} needs {fewest} members at least"
         )
-    for key in NOT_HERE:
-        if key in given and plain[key] not in (None, False, "none"):
-            why = "members save at decisions, and the best is exported"
+    for key, why in NOT_HERE.items():
+        value = plain[key]["name"] if isinstance(plain[key], dict) else plain[key]
+        if key in given and value not in (None, False, "none"):
             raise ValueError(f"{given[key]}: not with search={section.name}, whose {why}")
 
 
@@ -287,18 +315,15 @@ def first_round(section: SearchSection, cfg: Config) -> int:
     task = cfg.plain["task"]
     # the first episodes begin at staggered times: before one is whole, returns order nothing
     episode = math.ceil(round(task["episode"] / task["dt"]) / cfg.num_steps)
-    if section.every is None:
-        return max(episode, cfg.iterations // 8)
-    if section.name != "random" and section.every < episode:
+    every = section.every or max(episode, cfg.iterations // 8)
+    if section.name != "random" and every < episode:
         raise ValueError(
-            f"search.every={section.every}: an episode lasts {episode} iterations, before which "
+            f"search.every={every}: an episode lasts {episode} iterations, before which "
             "scores order nothing"
         )
-    if section.name != "random" and section.every >= cfg.iterations:
-        raise ValueError(
-            f"search.every={section.every}: no decision before iterations={cfg.iterations}"
-        )
-    return section.every
+    if section.name != "random" and every >= cfg.iterations:
+        raise ValueError(f"search.every={every}: no decision before iterations={cfg.iterations}")
+    return every
 
 
 def corners(space: Plain) -> list[Plain]:
@@ -310,13 +335,22 @@ def corners(space: Plain) -> list[Plain]:
     return [{key: x[min(i, len(x) - 1)] for key, x in values.items()} for i in range(longest)]
 
 
-def check_member(base: list[str], numbers: Plain) -> None:
-    """ValueError, which begins with search.space, if a training cannot have such numbers."""
+def check_member(base: list[str], numbers: Plain, cfg: Config) -> None:
+    """ValueError, which begins with search.space, if a training cannot have such numbers.
+
+    cfg: of all members; one of these must have as many samples.
+    """
     line = [*base, *(f"{key}={json.dumps(x)}" for key, x in numbers.items())]
     try:
-        check_training(compose_plain("config", line), line)
+        own = check_training(compose_plain("config", line), line)
     except ValueError as error:
         raise ValueError(f"search.space: {error}") from None
+    for key in OWN[1:]:
+        if (x := getattr(own, key)) != (y := getattr(cfg, key)):
+            raise ValueError(
+                f"search.space: {' '.join(line[len(base) :])} has {key}={x}, not {y}: members are "
+                f"compared at equal samples, give {key}="
+            )
 
 
 def check_live(space: Plain, cfg: Config) -> None:

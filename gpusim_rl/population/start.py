@@ -33,7 +33,15 @@ from gpusim_rl.config.validate import code_words
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
 from gpusim_rl.core.paths import program, quoted, search_path
-from gpusim_rl.population.search import ROWS, Search, hold, lineage, open_home, schedule
+from gpusim_rl.population.search import (
+    ROWS,
+    Search,
+    forget_failures,
+    hold,
+    lineage,
+    open_home,
+    schedule,
+)
 from gpusim_rl.population.table import MemberTable, best_member, states
 from gpusim_rl.runs.rows import Rows
 from gpusim_rl.runs.run import BEST, SEARCH, Run
@@ -138,10 +146,12 @@ def run_search(sweep: Sweep, search: Search) -> None:
         search = open_home(search)
         home, places = search.home, min(sweep.cfg.jobs, len(search.numbers))
         start = starter(sweep, home, new)
-    words = [[str(home), f"{i}", f"{places}"] for i in range(places)]
+    parent = 0 if sweep.launcher else os.getpid()
+    words = [[str(home), f"{i}", f"{places}", f"{parent}"] for i in range(places)]
     jobs = [Job(i, line, f"place_{i}", program=PLACE) for i, line in enumerate(words)]
     print(f"search: {home}, {len(search.numbers)} members, decisions after {search.rounds}")
     with hold(home, alone=True), MemberTable(search) as shown:
+        forget_failures(search)
         caught = train_all(jobs, home, places, start, shown)
     if caught:
         again = f"{program('train')} resume={home}"
@@ -174,8 +184,9 @@ def finish_search(sweep: Sweep, search: Search, failures: list[str]) -> None:
 def write_curriculum(search: Search, name: str) -> None:
     """Write the schedule of the best member as a curriculum, with the command that repeats it."""
     rows = {x: Rows(search.home / x / ROWS).read() for x in search.numbers}
-    plan = schedule(lineage(rows, name))
-    values = {key: x for key, x in search.numbers[name].items() if key not in plan}
+    found = lineage(rows, name)
+    plan = schedule(found)
+    values = {key: x for key, x in found[0][1].items() if key not in plan}
     words = [*search.base, *(f"{key}={x}" for key, x in values.items())]
     words += [f"curriculum={json.dumps(plan)}".replace('"', "")] if plan else []
     line = f"{program('train')} {shlex.join(words)}"

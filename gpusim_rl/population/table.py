@@ -1,6 +1,5 @@
 """What the members of a search have done, read from its folder, and the live table of them."""
 
-import sys
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -104,7 +103,6 @@ class MemberTable:
                 self.told[x.name] = x.told
                 score = f", {self.search.section.goal} {x.score[0]:.3f}" if x.score else ""
                 print(f"{x.name}: {x.told}{score}; {self.left()}", flush=True)
-        sys.stdout.flush()
         return self.done
 
     def left(self) -> str:

@@ -1,5 +1,6 @@
 """What a page says of a search: its members, who was stopped or copied, and their numbers."""
 
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,12 @@ import yaml
 
 from gpusim_rl.core.files import Plain, read_text
 from gpusim_rl.core.maths import wilson
+from gpusim_rl.evaluation.evaluate import FEWEST
 from gpusim_rl.report import curves
 from gpusim_rl.report.scores import number_text
 from gpusim_rl.runs.run import SEARCH
 from gpusim_rl.runs.summary import Summary, number, word
 
-EPISODES = 128  # of an evaluation by which members are compared
 FATES = {"stopped": "stopped at {}: {}", "kept": "kept its own at {}: {}"}
 FATES |= {"copied": "copied {1} at {0}"}
 
@@ -61,9 +62,10 @@ def read_member(run: Summary, keys: list[str], goal: str) -> dict[str, Any]:
     ]
     done = any(row.get("ended") == "done" for row in rows)
     failed = next((word(x.get("why"))[:200] for x in rows if x.get("ended") == "failed"), "")
-    last = [x or 0.0 for x in scores[-1]] if scores and scores[-1] else []
-    share = last[0] if goal == "success" and last and 0 <= last[0] <= 1 else None
-    low, high = wilson(round((share or 0.0) * EPISODES), EPISODES)
+    order = [-inf if x is None else x for x in scores[-1]] if scores else []
+    last = order[0] if order and isfinite(order[0]) else None
+    share = last if goal == "success" and last is not None and 0 <= last <= 1 else None
+    low, high = wilson(round((share or 0.0) * FEWEST), FEWEST)
     copies = [
         {"iteration": row["iteration"], "of": word(row["copied"]), "numbers": short(row, keys)}
         for row in rows
@@ -73,14 +75,14 @@ def read_member(run: Summary, keys: list[str], goal: str) -> dict[str, Any]:
     return {
         "name": run.run.path.resolve().name,
         "numbers": [number_text(x) if (x := number(y)) is not None else word(y) for y in values],
-        "score": number_text(last[0]) if last else "",
+        "score": number_text(last) if last is not None else "lost" if order else "",
         "ends": [(share, low, high)] if share is not None else [],
         "fate": failed or ", ".join(told) or ("done" if done else "unfinished"),
         "samples": float(steps[-1]) if len(steps) else 0.0,
         "cpu_s": max((number(row.get("cpu_s")) or 0.0 for row in rows), default=0.0),
-        "values": [*map(number, values), last[0] if last else None],
+        "values": [*map(number, values), last],
         "done": done,
-        "order": last,
+        "order": order,
         "copies": copies,
     }
 

@@ -76,6 +76,10 @@ def check_links(path: Path) -> None:
             raise ValueError(f"{file} is a link or a pipe: a run must not contain one")
 
 
+class LockError(ValueError):
+    """Another process writes to the run."""
+
+
 class Run:
     """One run's directory, which `create` makes and `open` checks."""
 
@@ -125,7 +129,7 @@ class Run:
         except BlockingIOError:
             other = os.read(file, 20).decode(errors="replace") or "another"
             os.close(file)
-            raise ValueError(
+            raise LockError(
                 f"{self.path} is being written by process {other}: wait, or end it"
             ) from None
         except OSError:
@@ -253,6 +257,8 @@ def find_run(cfg: Plain) -> Run:
     path = Path(cfg["run"]) if cfg["run"] else newest()
     if (path / SEARCH).is_file():  # its best member
         if not (path / BEST).is_file():
-            raise FileNotFoundError(f"{path} has no best member yet: name one, or continue it")
+            raise FileNotFoundError(
+                f"{path} has no best run: name one of its runs, or continue a search"
+            )
         path /= Path(read_text(path / BEST).strip()).name
     return Run.open(path)

@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 
+from gpusim_rl.assembly.iteration import Iteration
 from gpusim_rl.commands.train import configure
 from gpusim_rl.core.paths import search_path
 from gpusim_rl.envs import curriculum
@@ -26,19 +27,26 @@ from gpusim_rl.population.search import (
     ROWS,
     Search,
     check_search,
+    forget_failures,
     lineage,
     open_home,
     read_search,
     schedule,
 )
+from gpusim_rl.population.start import make_home, write_curriculum
+from gpusim_rl.report.members import read_members
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.rows import Rows
-from gpusim_rl.runs.run import Run, find_run
+from gpusim_rl.runs.run import LockError, Run, find_run
+from gpusim_rl.runs.summary import summarize
+from gpusim_rl.training import trainer as training
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY, refused_here, run_here, succeed
+from tests.reports import make_run
 from tests.worlds import make_config
 
 WORDS = ("task=cartpole", *(x for x in TINY if not x.startswith(("export", "report"))))
+PLACE = (sys.executable, "-m", "gpusim_rl.population.place")
 KL = "algo.target_kl: {log: [0.005, 0.05]}"
 SPACE = f"search.space={{{KL}, task.weights.calm: {{uniform: [1, 2]}}}}"
 PBT = ("search=pbt", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
@@ -74,9 +82,9 @@ def finished(search: Search) -> dict[str, list[dict[str, Any]]]:
 
 def place(search: Search, number: int = 0, places: int = 1) -> subprocess.Popen[str]:
     """A process that hosts members."""
-    line = [sys.executable, "-m", "gpusim_rl.population.place", str(search.home)]
+    line = [*PLACE, str(search.home), f"{number}", f"{places}", f"{os.getpid()}"]
     env = os.environ | {"PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*line, f"{number}", f"{places}"], env=env, text=True)
+    return subprocess.Popen(line, env=env, text=True)
 
 
 def weights(search: Search) -> dict[str, dict[str, Any]]:
@@ -237,7 +245,133 @@ def test_a_damaged_row_and_a_failed_member(monkeypatch):
     lines = file.read_text().splitlines()
     file.write_text("\n".join(["{damaged", *lines[2:]]) + "\n")
     assert member.score_of("member_0", 2) == LOST
-    assert member.score_of("member_0", 9) in (LOST, DONE)
+    assert member.score_of("member_0", 9) == LOST
+
+
+def test_a_command_that_is_gone_at_once():
+    """A place whose command was killed during its imports trains nothing, and leaves no lock."""
+    search = begin("search", *ASHA)
+    program = "import os, subprocess, sys\n"
+    program += "subprocess.Popen([*sys.argv[1:], f'{os.getpid()}'])\nos.kill(os.getpid(), 9)"
+    line = [sys.executable, "-c", program, *PLACE, str(search.home), "0", "1"]
+    env = os.environ | {"PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"}
+    # until the place has ended, too: it has the pipe
+    done = subprocess.run(line, env=env, check=False, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGKILL, "", "")
+    assert [x.name for x in search.home.iterdir()] == ["search.yaml"]
+
+
+def test_a_failure_that_passes(monkeypatch):
+    """A member that failed goes on at resume=; a lock is no failure of a member."""
+    search = begin("search", "search=random", "search.trials=2", "search.goal=reward")
+    configure, failing = Search.configure, [ValueError("no GPU")]
+
+    def broken(self: Search, name: str) -> Any:
+        if failing and name == "member_1":
+            raise failing[0]
+        return configure(self, name).replace({"iterations": 2})
+
+    monkeypatch.setattr(Search, "configure", broken)
+    assert finished(search)["member_1"][-1]["why"] == "no GPU"
+    forget_failures(search)
+    failing[0] = LockError("another process")
+    with pytest.raises(LockError):
+        host(search, [*search.numbers])
+    assert not told(search)["member_1"]
+    failing.clear()
+    rows = finished(search)["member_1"]
+    assert rows[0]["numbers"] == search.numbers["member_1"] and rows[-1]["ended"] == "done"
+
+
+@pytest.mark.parametrize("why", ["stop_at", "done"])
+def test_who_ends_early(why, monkeypatch):
+    """Only who reached stop_at is the best at later decisions, not whose learner is done."""
+    words = ("search=random", "search.trials=1", "iterations=9", "eval_every=2", "stop_at=0.5")
+    search = begin("search", "search.goal=reward", *words)
+    if why == "stop_at":
+        monkeypatch.setattr(training, "success", lambda *_, **__: 1.0)
+    else:
+        report = Iteration.report
+
+        def report_done(self: Iteration) -> Any:
+            read = report(self)
+            return lambda: read() | {"done": 1.0}
+
+        monkeypatch.setattr(Iteration, "report", report_done)
+    last = finished(search)["member_0"][-1]
+    assert last["ended"] == "done" and 0 < (i := last["iteration"]) < 9
+    score_of = Member(search, "other", lambda: 0).score_of
+    assert score_of("member_0", 9) == (DONE if why == "stop_at" else LOST)
+    assert score_of("member_0", i) not in (DONE, LOST)
+    assert score_of("member_0", 0) == LOST  # not one that would be the best
+
+
+def test_a_return_of_zero(monkeypatch):
+    """It is a score; one that nobody could tell is lost."""
+    member = Member(begin("search", "search=random", "iterations=9"), "member_0", lambda: 0)
+    scores: dict[str, float | None] = {"success": 0.5, "return": 0.0}
+    monkeypatch.setattr("gpusim_rl.population.member.evaluate", lambda *_: scores)
+    actor = SimpleNamespace(calibration=1)
+    iteration = SimpleNamespace(policy=SimpleNamespace(actor=actor))
+    trainer: Any = SimpleNamespace(loop=SimpleNamespace(iteration=iteration))
+    assert member.score(trainer) == (0.5, 0.0)
+    for scores["return"] in (None, float("nan")):
+        assert member.score(trainer) == LOST
+
+
+def test_a_full_disk_at_the_end(monkeypatch):
+    """A member whose last row cannot be written is not over, as its siblings wait for that row."""
+    member = Member(begin("search", *ASHA), "member_0", lambda: 0)
+    member.write({"iteration": 0})
+    flush, full = Rows.flush, [True] * 3
+
+    def flush_late(self: Rows) -> None:
+        if full and full.pop():
+            raise OSError(28, "No space left on device")
+        flush(self)
+
+    monkeypatch.setattr(Rows, "flush", flush_late)
+    monkeypatch.setattr(Search, "configure", lambda self, name: int("no number"))
+    assert [*member.turns()] == [False, False]
+    assert told(member.search)["member_0"][-1]["ended"] == "failed"
+
+
+def test_the_report_of_a_lost_member(tmp_path):
+    """Its score is no number, and stands below returns that are negative."""
+    home = tmp_path / "search"
+    runs = [make_run(home / f"member_{i}") for i in range(2)]
+    said = {"search": {"name": "random", "goal": "return", "space": {"algo.gamma": [0.9, 0.99]}}}
+    (home / "search.yaml").write_text(
+        yaml.safe_dump(said | {"numbers": {"member_0": {}, "member_1": {}}})
+    )
+    for run, score in zip(runs, ("-Infinity", "-7.5"), strict=True):
+        row = f'{{"iteration": 9, "score": [{score}]}}\n{{"iteration": 9, "ended": "done"}}\n'
+        (run / ROWS).write_text(row)
+    read = read_members([*map(summarize, runs)])
+    assert read
+    found = [(x["name"], x["score"]) for x in read["members"]]
+    assert found == [("member_1", "-7.50"), ("member_0", "lost")]
+
+
+def test_the_command_that_repeats_has_the_numbers_of_the_first():
+    """Also of a key that never changed, and of which the best member began with another."""
+    space = "search.space={algo.target_kl: [0.01, 0.02]}"
+    _, search = check_search([*WORDS, *PBT, space, "run_dir=search"])
+    assert search
+    search = open_home(search)
+    for name, rows in {
+        "member_0": [{"iteration": 0, "numbers": {"algo.target_kl": 0.01}}],
+        "member_1": [
+            {"iteration": 0, "numbers": {"algo.target_kl": 0.02}},
+            {"iteration": 2, "copied": "member_0", "numbers": {"algo.target_kl": 0.01}},
+        ],
+    }.items():
+        (search.home / name).mkdir()
+        (search.home / name / ROWS).write_text("".join(json.dumps(x) + "\n" for x in rows))
+    search.numbers["member_1"] = {"algo.target_kl": 0.02}
+    write_curriculum(search, "member_1")
+    first = (search.home / "curriculum.yaml").read_text().splitlines()[0]
+    assert "algo.target_kl=0.01" in first and "0.02" not in first
 
 
 def test_rules():
@@ -271,6 +405,9 @@ def test_first_numbers():
     assert sorted(x["b"] for x in numbers) == [*range(1, 9)]
     assert sorted(x["c"] for x in numbers) == ["x"] * 4 + ["y"] * 4
     decades = sorted(x["a"] for x in numbers)
+    narrow = {"a": {"uniform": [0.12345678, 0.12345679]}, "b": {"log": [0.98765432, 0.98765433]}}
+    for x in rules.first_numbers(narrow, 8, 3):
+        assert 0.12345678 <= x["a"] <= 0.12345679 and 0.98765432 <= x["b"] <= 0.98765433
     ends = [1e-3 * 10 ** (i / 2) for i in range(9)]
     assert all(
         a * 0.999 <= x <= b * 1.001 for a, x, b in zip(ends, decades, ends[1:], strict=False)
@@ -304,6 +441,16 @@ REFUSED = {
     "task=quadruped search=pbt search.space={task.fastest:[1,2]}": "expected a list, such as",
     "search=pbt search.space={task.mjcf:[a.xml,b.xml]}": "pbt changes numbers alone",
     f"search=asha search.every=1 task.episode=1 search.space={{{KL}}}": "an episode lasts 5 iter",
+    f"search=asha iterations=4 task.episode=10 search.space={{{KL}}}": "no decision before it",
+    "search=asha search.space={algo:[ppo,sac]}": "compared at equal samples",
+    "search=asha search.space=foo": "search.space=foo: expected {key: where}",
+    "search=asha search.space=[1,2]": "search.space=[1, 2]: expected {key: where}",
+    "search=asha search.space={1:[2,3]}": "search.space={1: [2, 3]}: expected {key: where}",
+    "search=grid search.trials=4 search.space={seed:[1,2]}": "grid has search.space alone",
+    "search=grid run_dir=x search.space={seed:[1,2]}": "each run of a multirun needs one of",
+    "search=grid hydra/launcher=foo search.space={seed:[1,2]}": "choose one of submitit_slurm",
+    f"search=asha stop_at=0.9 stop_when=hopeless search.space={{{KL}}}": "end by its decisions",
+    f"search=asha demos=run search.space={{{KL}}}": "members begin anew",
     f"search=asha search.every=100 search.space={{{KL}}}": "no decision before iterations=80",
     f"search=asha gate=true search.space={{{KL}}}": "gate=true: not with search=asha",
     f"search=asha save_every=5 search.space={{{KL}}}": "save_every=5: not with search=asha",
@@ -344,7 +491,7 @@ def test_a_whole_search(capsys):
     """Started by its command, stopped, continued, read by play.py; its report needs no network."""
     words = (*WORDS, *PBT, SPACE, "run_dir=search")
     said = succeed("train.py", *words, cwd=Path.cwd())
-    assert "copied at 2" in said and "best of 4: member_" in said
+    assert "decisions after [2, 4, 6]" in said and "best of 4: member_" in said
     best = Path("search/best.txt").read_text().strip()
     assert find_run({"run": "search"}).path == Path("search") / best
     assert (Path("search") / best / "policy.onnx").is_file()
@@ -386,6 +533,9 @@ def test_grid_is_a_multirun(capsys):
     )
     assert search is None and sweep.lists == {"seed": ["1", "2"], "algo.hidden": ["[8]", "[9]"]}
     assert ["task=cartpole", "seed=1", "algo.hidden=[9]"] in sweep.lines
+    home = make_home(sweep)
+    line = refused_here("train.py", f"resume={home}", capsys=capsys)
+    assert line == f"error: {home} is a multirun: name one of its runs\n"
 
 
 @pytest.mark.slow
