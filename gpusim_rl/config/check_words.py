@@ -77,10 +77,7 @@ def same_kind(key: str, old: Any, new: Any) -> None:
     if old is None or (isinstance(old, float) and type(new) is int):
         return
     if key.startswith("task.") and key.endswith("_file") and isinstance(new, dict):
-        for name, file in new.items():  # several, each with a name
-            if not str(name).isidentifier():
-                raise ValueError(f"{key}: {name!r} is no name: expected letters, digits and _")
-            same_kind(f"{key}.{name}", old, file)
+        check_files(key, old, new)
         return
     if type(old) is not type(new):
         if isinstance(old, dict):
@@ -92,6 +89,14 @@ def same_kind(key: str, old: Any, new: Any) -> None:
             raise ValueError(f"{key}={new}: expected {len(old)} numbers, such as {old}")
         for entry in new:
             same_kind(key, old[0], entry)
+
+
+def check_files(key: str, old: Any, files: dict[Any, Any]) -> None:
+    """ValueError unless each of several files of a task has a name, and is of the kind of `old`."""
+    for name, file in files.items():
+        if not str(name).isidentifier():
+            raise ValueError(f"{key}: {name!r} is no name: expected letters, digits and _")
+        same_kind(f"{key}.{name}", old, file)
 
 
 def check_range(key: str, old: object, new: object) -> None:

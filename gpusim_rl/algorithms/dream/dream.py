@@ -181,8 +181,8 @@ class Dream(SoftLearner):
         ages = torch.arange(-self.spec.num_steps, 0, device=ring.count.device)[:, None]
         rows = (ring.count + ages).remainder(len(ring))
         newest = (rows * len(ring.count) + ring.worlds).flatten()
-        *steps, valid = self.transitions(ring, newest)
-        left = self.model.error(*steps, valid, self.group)
+        x, change, valid = self.transitions(ring, newest)
+        left = self.model.error(x, change, valid, self.group)
         # steps that are all invalid tell nothing
         self.left.copy_(torch.where(self.group.all_reduce(valid.sum()) > 0, left, self.left))
         # before the first fit it predicts nothing
