@@ -42,6 +42,7 @@ TITLES = {
     "sim": "Simulators: sim=NAME",
     "log": "Metrics: log=NAME",
     "cluster": "Actors in other processes: cluster=NAME",
+    "search": "Searches of numbers: search=NAME",
     "play.yaml": "Keys of play.py",
     "gate.yaml": "The release gate and comparisons: keys of play.py mode=gate and mode=ab",
     "serve.yaml": "The server of policies: keys of play.py mode=serve",

@@ -213,11 +213,11 @@ def test_terms_without_a_slope_are_named(capfd):
     """One line names the terms that no gradient reaches, and those alone."""
     for name, terms in (("hopper", "healthy"), ("drone", "crash")):
         make_dream(make_env(name, 8))
-        said = [x for x in capfd.readouterr().err.splitlines() if x.startswith("algo=dream: ")]
+        said = [x for x in capfd.readouterr().out.splitlines() if x.startswith("algo=dream: ")]
         wanted = f"algo=dream: no gradient of the reward terms {terms}: the values alone show them"
         assert said == [wanted]
     dreams = make_dream(make_env("quadruped", 8)).learner.dreams
-    assert "algo=dream" not in capfd.readouterr().err
+    assert "algo=dream" not in capfd.readouterr().out
     end = dreams.end
     dreams.end = lambda *given: end(*given)._replace(terms=torch.zeros(8, len(dreams.terms)))
     paid = [x for x, weight in zip(dreams.terms, dreams.weights, strict=True) if weight != 0]

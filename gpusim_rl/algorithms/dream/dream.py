@@ -1,6 +1,5 @@
 """A learner that dreams: the task's own formulas between steps of a learned model."""
 
-import sys
 from typing import Any, NamedTuple
 
 import torch
@@ -89,7 +88,7 @@ class Dream(SoftLearner):
         flat = terms_without_slope(self.dreams, spec.action_width)
         if flat and self.group.rank == 0:
             says = f"no gradient of the reward terms {', '.join(flat)}: the values alone show them"
-            print(f"algo=dream: {says}", file=sys.stderr, flush=True)
+            print(f"algo=dream: {says}", flush=True)
         self._regress, self._fit = spec.capture(self.regress), spec.capture(self.fit)
 
     def make_model(self) -> Model:
