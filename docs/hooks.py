@@ -161,6 +161,8 @@ def table(file: Path, group: str, known: dict[str, str]) -> str:
     top = [] if whole else top
     rows = []
     for key in keys(text):
+        if group and key.name == "defaults":  # of files whose keys another one explains
+            continue
         if group and key.name in ("name", f"{group}.name"):
             top += [f"{key.comment[:1].upper()}{key.comment[1:]}."] if key.comment else []
             continue
