@@ -23,7 +23,6 @@ from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import ENDS, NUMBER, Record
 from gpusim_rl.core.ring import Ring, cleared
 from gpusim_rl.core.states import Live, Rows, shared
-from gpusim_rl.core.streams import torch_threads
 from gpusim_rl.envs.dreams import PHYSICS, UNUSED, Dreams
 from gpusim_rl.fuse.adjoint import with_gradient
 from gpusim_rl.networks.squashed import SoftActorCritic
@@ -131,19 +130,12 @@ class Dream(SoftLearner):
         if self.spec.fused:
             self.make_kernels()
 
-    def update(self, ring: Ring) -> None:
-        """The newest steps to normalizers, scale and model, then all dreams. In place."""
-        start = self.spec.timer.start
-        with torch_threads(self.spec.threads):
-            start("normalizers")
-            self._add_steps(ring)
-            start("model")
-            self._regress(ring)
-            for _ in range(self.spec.num_steps * self.cfg.model_updates):
-                self._fit(ring)
-            start("dreams")
-            for _ in range(self.cycles):
-                self._learn(ring)
+    def prepare(self, ring: Ring) -> None:
+        """Fit the model. In place."""
+        self.spec.timer.start("model")
+        self._regress(ring)
+        for _ in range(self.spec.num_steps * self.cfg.model_updates):
+            self._fit(ring)
 
     # -- the model ---------------------------------------------------------------------------------
 

@@ -85,9 +85,13 @@ class SoftLearner:
         with torch_threads(self.spec.threads):
             start("normalizers")
             self._add_steps(ring)
+            self.prepare(ring)
             start("minibatches")
             for _ in range(self.cycles):
                 self._learn(ring)
+
+    def prepare(self, ring: Ring) -> None:
+        """What comes before the cycles of an update; nothing here. In place."""
 
     @torch.no_grad()
     def add_steps(self, ring: Ring) -> None:
