@@ -26,7 +26,10 @@ NAMES = {"ppo": "PPO", "sac": "SAC", "distill": "distillation", "dream": "dreams
 SHAPE = ("task=cartpole", "iterations=2", "log=none")
 WORDS = {
     "ppo": (),
-    "sac": ("algo=sac", "algo.warmup=16", "algo.batch_size=32", "algo.replay=32"),
+    "sac": (
+        *("algo=sac", "algo.memory=gru", "algo.burn_in=0", "algo.sequence=2"),
+        *("algo.warmup=16", "algo.batch_size=32", "algo.replay=32"),
+    ),
     "distill": ("algo=distill", "teacher=ppo", "algo.num_minibatches=2"),
     "dream": (
         *("algo=dream", "algo.members=2", "algo.batch_size=32", "algo.model_batch=32"),
@@ -80,7 +83,7 @@ def read_back(kind: str, key: str, iteration: Iteration, plain: dict[str, Any]) 
         places = {"learning_rate": [critic, actor], "alpha_rate": [temperature]}
         places |= {"target_std": [learner.target_std]}
         places |= {"max_grad_norm": [learner.critics.max_norm, learner.actor.max_norm]}
-        places |= {"bound": [learner.policy.bound, learner.policy.actor.net.bound]}
+        places |= {"bound": [learner.policy.bound, learner.policy.head.bound]}
         if kind == "dream":
             places |= {"model_rate": [*learner.model_adam.all_rates]}
             places["max_grad_norm"].append(learner.model_adam.max_norm)
