@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,6 +100,18 @@ class Iteration(Player):
         """What the algorithm does before the first step. In place."""
         for part in self.begins:
             part(self.record, say)
+
+    def open(self, path: Path) -> None:
+        """Tell the reward models the run's directory."""
+        for model in self.rewards:
+            model.open(path)
+
+    def waits(self) -> str:
+        """Why the next iteration cannot begin yet; empty if it can. The same in all processes."""
+        if not self.rewards:
+            return ""
+        lines = [model.waits() for model in self.rewards] if self.group.rank == 0 else []
+        return self.group.broadcast(next(filter(None, lines), ""))
 
     def iteration(self) -> None:
         """Collect and learn. But for `between` of reward models, nothing reads on the host."""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
@@ -167,13 +168,21 @@ L = TypeVar("L", bound=Learner, covariant=True)
 class RewardModel(Protocol):
     """Rewards beside the task's, such as curiosity or a style: between `collect` and `update`.
 
-    A subclass has `between` from here.
+    A subclass has `open`, `waits` and `between` from here.
     """
 
     columns: Columns  # what it wants of each step
     # of `measures`, in its order. Among them, `bonus` is the mean that it adds [1/s]: of
     # reward=NAME the log says where it stays above the task's reward
     metrics: tuple[Metric, ...]
+
+    def open(self, path: Path) -> None:
+        """Learn the run's directory, before the first iteration. Nothing unless it is defined."""
+
+    def waits(self) -> str:
+        """Why the next iteration cannot begin yet, as a line; empty if it can. Asked on the host
+        again and again, of the first process alone."""
+        return ""
 
     def between(self) -> None:
         """What it does on the host before each iteration, outside any graph, such as reading new
@@ -238,7 +247,7 @@ class LearnerSpec(Generic[L]):
 class RewardSpec:
     """A reward model, as algorithms/rewards/<name>/spec.py exports it: `SPEC`."""
 
-    make: Callable[[Spec, Any], RewardModel]
+    make: Callable[[Spec, Any, Learner], RewardModel]  # of its settings
     settings: type[Any]
     changeable: tuple[str, ...] = ()
     files: tuple[FileKey, ...] = ()

@@ -36,7 +36,7 @@ from gpusim_rl.envs.mirror import derive_flips
 CALLED = dict.fromkeys(("update", "measures", "tensors"), Callable)
 BOTH = {"columns": dict, "metrics": tuple} | CALLED
 OF_LEARNERS = {"policy": object, "rates": dict} | BOTH
-OF_REWARDS = {"between": Callable, "add_reward": Callable} | BOTH
+OF_REWARDS = dict.fromkeys(("open", "waits", "between", "add_reward"), Callable) | BOTH
 OF_SOURCES = {"record": Record, "collect": Callable, "tensors": Callable}
 ENTRIES: dict[str, type[Any]] = {"columns": Column, "metrics": Metric, "rates": Tensor}
 
@@ -82,7 +82,7 @@ def assemble(env: Env, algorithm: LearnerSpec[Learner], settings: Any, run: RunS
     learner, begins = choose_learner(algorithm, base, spec)
     rewards = own_rewards(algorithm, base, spec)
     if run.reward:
-        rewards.append(run.reward[0].make(spec, replace(run.reward[1], **paid)))
+        rewards.append(run.reward[0].make(spec, replace(run.reward[1], **paid), learner))
     columns = dict(learner.columns)
     for model in rewards:
         columns |= model.columns

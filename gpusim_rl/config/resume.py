@@ -61,6 +61,7 @@ FIXED = (
     ),
     *("algo.memory", "algo.memory_size", "algo.memory_frames", "algo.name"),
     *("algo.replay", "algo.draw", "algo.alpha", "reward.name", "reward.hidden", "reward.features"),
+    *("reward.members", "reward.seconds", "reward.judge", "reward.labels"),
     # what was done before the first rollout
     *("cloning.episodes", "cloning.epochs", "cloning.learning_rate", "cloning.std"),
     *("cloning.count", "files"),

@@ -272,6 +272,7 @@ class Config:
             if not isinstance(path := flat.get(key), str | None):
                 raise ValueError(f"{key}={path!r}: expected a path")
         self.check_stop()
+        self.check_reward()
         if self.gate and self.export == "none":
             raise ValueError("gate=true judges the exported file: not with export=none")
         if self.gate and self.plain["algo"].get("encoders"):
@@ -288,6 +289,13 @@ class Config:
             for key, entry in (self.curriculum or {}).items():
                 if key in allowed:
                     allowed[key].check(f"curriculum: {key}: from", entry["from"])
+
+    def check_reward(self) -> None:
+        """ValueError unless a policy that is tuned is there, in worlds of this process."""
+        if self.reward.name == "preference" and self.start is None:
+            raise ValueError("reward=preference tunes a policy that is trained: name start=RUN")
+        if self.reward.name == "preference" and self.cluster.name != "none":
+            raise ValueError("reward=preference looks at its own worlds: set cluster=none")
 
     def check_stop(self) -> None:
         """ValueError unless what gives a training up is known, and can see a success."""

@@ -26,7 +26,7 @@ FILES = {  # all that a run directory may contain
     *".lock config.yaml versions.json checkpoints model rollbacks.json eval.json".split(),
     *("drives.json", "calibration.json", "demos.safetensors", "style.safetensors"),
     *"readings.json policy.onnx report.json repro.safetensors wandb tensorboard play.mp4".split(),
-    *("report.html", "films", "metrics.json", "metrics.prom", "start.safetensors"),
+    *("report.html", "films", "labels", "metrics.json", "metrics.prom", "start.safetensors"),
 }
 # the scores of a run before it went on, with the iteration that they are of
 FORMER_SCORES = "eval-*.json"

@@ -1,6 +1,7 @@
 """The training loop: iterations, evaluations, checkpoints, and what to do when something fails."""
 
 import json
+import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from gpusim_rl.training.progress import Progress, Stopwatch, is_over, number
 BAD = 3  # bad iterations in a row before a roll-back: most samples or minibatches were lost
 ABOVE = 10  # rows in a row in which a bonus is above the task's reward, before a line says so
 MISSED = 0.5  # of a reading's variance that a learned model leaves: above it a line says so
+PATIENCE = 0.2  # s between two looks at what is waited for
 Row = dict[str, float]
 METRICS = (
     Metric("env_steps", "train/env_steps", "env steps"),
@@ -108,6 +110,7 @@ class Training:
         self.progress, self.table = Progress(cfg, metadata), table
         self.rows_above = 0  # in a row, whose bonus is above the task's reward
         self.rows_missed = 0  # in a row, in which a learned model misses readings
+        self.waited = ""  # for what, before the next iteration
         self.log_failed = False  # metrics.jsonl cannot be written, and the user was told
 
     def steps(self, stop: Callable[[], int] = lambda: 0) -> Generator[Row]:
@@ -125,6 +128,8 @@ class Training:
         last = self.over
         try:
             while not last and not (stopped := self.group.max(stop())):
+                if self.waits():
+                    continue
                 try:
                     last = self.step(stop)
                 finally:
@@ -141,6 +146,17 @@ class Training:
             if self.group.rank == 0:
                 self.machine.write(running=False)
             self.iteration.close()
+
+    def waits(self) -> bool:
+        """Whether the next iteration cannot begin yet, after a moment; say once what is missing."""
+        why = self.iteration.waits()
+        if why and why != self.waited:
+            self.table.say(why)
+        self.waited = why
+        if why:
+            with self.stopwatch.paused():
+                time.sleep(PATIENCE)
+        return bool(why)
 
     def take_rows(self) -> Iterator[Row]:
         """The rows that were logged since the last call."""

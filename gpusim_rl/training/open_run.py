@@ -30,10 +30,13 @@ def open_run(cfg: Config, iteration: Iteration) -> Opened:
     """The run directory of a training, a new one or that of resume=; the metadata of the checkpoint
     that it continues; and the configuration, which names the copies of models in the run."""
     if cfg.resume:
-        return continue_run(cfg, iteration)
+        opened = continue_run(cfg, iteration)
+        iteration.open(opened[0].path)
+        return opened
     weights = begin_with(Path(cfg.start), iteration, cfg.algo.name) if cfg.start else {}
     iteration.begin(errors.warn if iteration.group.rank == 0 else lambda line: None)
     run, cfg = create_run(cfg, iteration)
+    iteration.open(run.path)
     if weights and iteration.group.rank == 0:
         write_whole(run.path / START, to_bytes(weights))
     return run, {}, cfg

@@ -47,6 +47,7 @@ def main(arguments: list[str]) -> None:
         if (file := run.path / START).is_file():
             training.policy.load(load_file(file), str(file))
         training.begin()
+        training.open(run.path)
     for line in differences(run):
         print(errors.printable(line))
     if training.schedule.needs_evaluation and count > cfg.eval_every:

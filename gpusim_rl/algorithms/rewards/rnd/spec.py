@@ -4,4 +4,8 @@ from gpusim_rl.algorithms.learner import RewardSpec
 from gpusim_rl.algorithms.rewards.rnd.rnd import RND
 from gpusim_rl.algorithms.rewards.rnd.settings import Settings
 
-SPEC = RewardSpec(make=RND, settings=Settings, changeable=("weight",))
+SPEC = RewardSpec(
+    make=lambda spec, settings, learner: RND(spec, settings),
+    settings=Settings,
+    changeable=("weight",),
+)

@@ -1,0 +1,74 @@
+"""Which pairs of clips are worth a question."""
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gpusim_rl.algorithms.learner import Spec
+
+if TYPE_CHECKING:
+    from gpusim_rl.algorithms.rewards.preference.preference import Preference
+
+CANDIDATES = 10  # pairs that are looked at for each one that is asked about
+NEIGHBORS = 4  # clips with the nearest commands, of which one is taken
+STEADY = 1e-3  # how much a command may change within a clip
+
+
+def term_columns(spec: Spec, names: list[str]) -> list[int]:
+    """The columns of the critic's view that hold some terms; ValueError names an unknown one."""
+    widths = spec.term_widths["critic"]
+    if unknown := [name for name in names if name not in widths]:
+        raise ValueError(f"reward.alike: no term {unknown[0]!r}: choose of {', '.join(widths)}")
+    ends = dict(zip(widths, accumulate(widths.values()), strict=True))
+    return [x for name in names for x in range(ends[name] - widths[name], ends[name])]
+
+
+@torch.no_grad()
+def choose_pairs(
+    model: "Preference", count: int, generator: torch.Generator
+) -> tuple[Tensor, int] | None:
+    """Pairs (n, 2, T, …) of whole clips with nearly the same commands, and how many are drawn by
+    chance: these come first. None if there are too few clips."""
+    cfg, clips, first = model.cfg, model.clips.cpu(), model.first.cpu()
+    left, right = (steady_worlds(x, model.alike.cpu()) for x in (clips, first))
+    if len(left) < 2:
+        return None
+
+    n, alike = CANDIDATES * count, model.alike.cpu()
+    mine = left[torch.randint(len(left), (n,), generator=generator)]
+    across = (torch.rand(n, generator=generator) < cfg.across) & bool(len(right))
+    near = nearest(clips[0, mine][:, alike], clips[0][:, alike], mine, left, generator)
+    pairs = torch.stack([clips[:, mine], clips[:, near]])
+    if len(right):
+        far = nearest(clips[0, mine][:, alike], first[0][:, alike], mine, right, generator)
+        pairs[1] = torch.where(across[:, None], first[:, far], pairs[1])
+    swap = torch.rand(n, generator=generator) < 0.5
+    pairs = torch.where(swap[:, None], pairs.flip(0), pairs).permute(2, 0, 1, 3)  # (n, 2, T, …)
+    if cfg.ask == "random" or not model.value("answers"):
+        return pairs[:count], count
+    drawn = count - count // 2
+    width = model.spec.views["critic"].shape[0]
+    views = model.normalizer(pairs[drawn:, ..., :width].to(model.spec.device))
+    unsure = model.left_is_better(views).std(0).topk(count - drawn).indices.cpu()
+    return torch.cat([pairs[:drawn], pairs[drawn:][unsure]]), drawn
+
+
+def steady_worlds(clips: Tensor, alike: Tensor) -> Tensor:
+    """The worlds whose clip (T, worlds, …) is whole, and has one command."""
+    whole = (clips[..., -1].sum(0) == 0) & (clips != 0).any(-1).all(0)
+    return (whole & (clips[..., alike].std(0).sum(-1) < STEADY)).nonzero().flatten()
+
+
+def nearest(
+    wanted: Tensor, commands: Tensor, mine: Tensor, choices: Tensor, generator: torch.Generator
+) -> Tensor:
+    """(n,) worlds, of `choices` without `mine` (n,), whose commands are near the wanted (n, k)."""
+    apart = torch.cdist(wanted, commands[choices])
+    apart = apart.masked_fill(mine[:, None] == choices, torch.inf)
+    # among equally near ones, as without commands, chance decides
+    apart += 1e-6 * torch.rand(apart.shape, generator=generator)
+    near = apart.topk(min(NEIGHBORS, max(len(choices) - 1, 1)), largest=False).indices
+    taken = torch.randint(near.shape[1], (len(mine), 1), generator=generator)
+    return choices[near.gather(1, taken)[:, 0]]
