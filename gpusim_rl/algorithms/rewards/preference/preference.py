@@ -25,12 +25,12 @@ from gpusim_rl.core.metrics import Metric
 from gpusim_rl.core.record import ENDS, NUMBER, Columns, Record, vector
 from gpusim_rl.core.states import Live, shared
 from gpusim_rl.core.streams import torch_threads
-from gpusim_rl.networks.encoders import HiddenLayers
-from gpusim_rl.networks.ensembles import Ensemble
+from gpusim_rl.networks.encoders import HiddenLayers, mlp
 from gpusim_rl.runs.labels import AGAIN, CHOICES, Labels, Pair, turned
 
 POOL = 128  # worlds, the first ones of all, whose last steps are kept as clips
 BATCH = 64  # answers in a step of the ensemble
+STRIDE = 3  # of a clip the ensemble learns from each third step: those between tell little
 SCALE = 10.0  # how far the mean reward of a clip tells two of them apart
 SMOOTH = 0.05  # chance that the ensemble leaves to the other answer
 LEAST, MOST = 1e-3, 1e3  # bounds of the coefficient
@@ -78,7 +78,8 @@ class Preference(RewardModel):
         generator = torch.Generator().manual_seed(spec.seed + (3 << 32))  # not that of the policy
         layers = HiddenLayers(tuple(settings.hidden), "silu", generator)
         (width,), (nq,) = critic.shape, pose.shape
-        self.ensemble = Ensemble(settings.members, width, 1, layers, 0.3).to(device)
+        nets = (mlp(width, 1, layers, 0.3) for _ in range(settings.members))
+        self.ensemble, self.mirror = nn.ModuleList(nets).to(device), learner.policy.critic_mirror
         weights = {"all": list(self.ensemble.parameters())}
         self.fitting = FlatAdam(weights, settings.learning_rate)
         self.actor, self.normalizer = (
@@ -108,10 +109,14 @@ class Preference(RewardModel):
         """() one of `metrics`, live."""
         return self.values[VALUES.index(name)]
 
-    def rewards(self, views: Tensor) -> Tensor:
-        """(members, …) r̂ of critic's views (…, nc)."""
-        x = self.normalizer(views)
-        return self.ensemble(x.flatten(0, -2)).view(-1, *x.shape[:-1])
+    def rewards(self, x: Tensor) -> Tensor:
+        """(members, …) r̂ of normalized views (…, nc): of a symmetric policy, the mean of both
+        mirror images."""
+        rates = torch.stack([net(x)[..., 0] for net in self.ensemble])
+        if self.mirror is None:
+            return rates
+        image = self.mirror(x)
+        return 0.5 * (rates + torch.stack([net(image)[..., 0] for net in self.ensemble]))
 
     # -- an iteration, on the device ---------------------------------------------------------------
 
@@ -128,7 +133,7 @@ class Preference(RewardModel):
         mean, clip = self.actor.net(seen), self.spec.clip
         moved = (r.mean.clamp(-clip, clip) - mean.clamp(-clip, clip)) @ self.targets
         apart = moved.square().mean(-1)  # (T, B) [rad²]
-        taste = self.rewards(r.end).mean(0)
+        taste = self.rewards(self.normalizer(r.end)).mean(0)
         sums = torch.stack([valid, taste, taste.square(), apart, r.reward]) * valid
         count, total, squares, far, task = group.all_reduce(sums.sum((1, 2)))
         center = total / count.clamp(min=1)
@@ -293,7 +298,7 @@ class Preference(RewardModel):
     def learn(self, views: Tensor, wanted: Tensor, new: Tensor) -> None:
         """Fit the ensemble to all answers, after it was asked about the new ones. In place."""
         device, n, cfg = self.spec.device, len(wanted), self.cfg
-        x, y = self.normalizer(views.to(device)), wanted.to(device)
+        x, y = self.normalizer(views[:, :, ::STRIDE].to(device)), wanted.to(device)
         with torch.no_grad():
             if new.any():
                 left = self.left_is_better(x[new])
@@ -315,7 +320,7 @@ class Preference(RewardModel):
 
     def advantage(self, x: Tensor) -> Tensor:
         """(members, n) R(left) - R(right) of normalized clips (n, 2, T, nc)."""
-        total = SCALE * self.ensemble(x.flatten(0, -2)).view(-1, *x.shape[:-1]).mean(-1)
+        total = SCALE * self.rewards(x).mean(-1)
         return total[..., 0] - total[..., 1]
 
     @torch.enable_grad()
