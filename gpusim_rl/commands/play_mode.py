@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusim_rl.commands import new_task
-from gpusim_rl.config import compose, validate
+from gpusim_rl.config import compose, resume, validate
 from gpusim_rl.config.check_words import check_task_code
 from gpusim_rl.core import errors, ranges
 from gpusim_rl.core.files import write_whole
@@ -318,6 +318,27 @@ def serve(cfg: Settings) -> None:
     run_server(cfg)
 
 
+def label_pairs(cfg: Settings) -> None:
+    """mode=label: serve a page on which people answer a run's questions; out= has the answers."""
+    from gpusim_rl.runs.labels import Labels  # loads torch, after mistakes are answered
+
+    with errors.one_line_errors():
+        run = find_run(cfg)
+        settings = resume.load_config(run, cfg["task_code"]).reward
+        if settings.name != "preference":
+            raise ValueError(f"{run.path} asks nothing: train with reward=preference start=RUN")
+        if cfg["out"]:
+            labels = Labels(run.path)
+            write_whole(Path(cfg["out"]), labels.csv())
+            return print(json.dumps(labels.report(), indent=2))
+        load_backend()
+        from gpusim_rl.serve import label_page
+
+        model = player.load_run(run, cfg)[0].env.task.mjm
+        host, most = cfg["serve"]["host"], settings.settings.answers
+        label_page.serve(run, model, host, cfg["port"], most)
+
+
 def show_log(cfg: Settings) -> None:
     """mode=log: print the events of a robot's log and how far it is from its twins.
 
@@ -492,6 +513,7 @@ MODES = {
     "new-task": Mode(write_task, ("name",), check=lambda x: new_task.check_name(x["name"])),
     "web": Mode(show_page, ("worlds", *GROUND, "compare", "port"), {}, OF_PAGE, check=check_page),
     "serve": Mode(serve, ("port", "registry", "alias"), check=serve_settings.check_source),
+    "label": Mode(label_pairs, ("port",), {"out": (".csv",)}, OF_RUN),
     "clip": Mode(
         show_clip, ("clip", "fps", *LOOK), CLIP | FILM, OF_CLIP, {"clip": "FILE, a motion"}
     ),

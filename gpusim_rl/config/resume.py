@@ -24,6 +24,7 @@ from gpusim_rl.config.run_files import describe_files, find_files, is_kept_file
 from gpusim_rl.config.sections import Config, file_keys, own_file_keys
 from gpusim_rl.config.user_files import GROUPS
 from gpusim_rl.config.validate import (
+    TASK_CODE,
     check_extras,
     check_name,
     find_codes,
@@ -158,6 +159,9 @@ def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
     allowed = {group: cfg[f"{group}_code"] for group in CODE}
     run = Run.open(Path(str(cfg["resume"])))
     before = load_config(run, allowed).plain
+    if (judge := before["reward"].get("judge")) and cfg["task_code"] != "here":
+        says = f"is answered by {judge} of judges/ here, which is imported only with {TASK_CODE}"
+        raise ValueError(f"{run.path} {says}")
     after, files = copy.deepcopy(before), {file.key: file for file in file_keys(before)}
     for key in [override.key_or_group for override in overrides]:
         group, _, rest = key.partition(".")

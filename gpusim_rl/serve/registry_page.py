@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
     server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]
-    timeout = PATIENCE
+    timeout, policy, paths = PATIENCE, POLICY, ("/",)
     server_version, sys_version = "gpusim_rl", ""
 
     def do_GET(self) -> None:
@@ -169,7 +169,8 @@ class Handler(BaseHTTPRequestHandler):
         it, the token is missing, or there is no such page.
         """
         hosts, origins = (self.headers.get_all(x) or [] for x in ("Host", "Origin"))
-        if len(hosts) != 1 or not is_loopback(hosts[0]):
+        here = is_loopback(f"{self.server.server_address[0]}")
+        if len(hosts) != 1 or (here and not is_loopback(hosts[0])):
             raise PageError(HTTPStatus.FORBIDDEN, "this host is not served")
         if any(x != f"http://{hosts[0]}" for x in origins):
             raise PageError(HTTPStatus.FORBIDDEN, "forms of other sites are refused")
@@ -178,7 +179,7 @@ class Handler(BaseHTTPRequestHandler):
         token = query.get("token", "").encode(errors="replace")
         if not hmac.compare_digest(token, self.server.token.encode()):
             raise PageError(HTTPStatus.FORBIDDEN, "open the address that the command printed")
-        if path != "/":
+        if path not in self.paths:
             raise PageError(HTTPStatus.NOT_FOUND, "there is no such page")
         return query
 
@@ -229,7 +230,7 @@ class Handler(BaseHTTPRequestHandler):
     def end_headers(self) -> None:
         """Also say what a browser may do with any answer."""
         # without the token's address for other sites
-        headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
+        headers = {"Content-Security-Policy": self.policy, "Referrer-Policy": "same-origin"}
         headers |= {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
         for name, value in headers.items():
             self.send_header(name, value)

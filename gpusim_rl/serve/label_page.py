@@ -1,0 +1,177 @@
+"""mode=label of play.py: two clips side by side, and what people say of them.
+
+Each request reads the run's labels anew, and each answer is on the disk before the page goes on. So
+several people answer at once, while a training waits or goes on, and a page that is killed loses
+nothing.
+"""
+
+import base64
+import io
+import json
+import secrets
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from http import HTTPStatus
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpusim_rl.core import errors
+from gpusim_rl.core.files import Plain
+from gpusim_rl.report.templates import render
+from gpusim_rl.runs.labels import AGAIN, Labels, Pair
+from gpusim_rl.runs.run import Run
+from gpusim_rl.serve.registry_page import Handler, PageError
+from gpusim_rl.viewer.offscreen import Camera
+
+if TYPE_CHECKING:
+    from mujoco import MjModel
+
+TEMPLATE = Path(__file__).with_name("label.html")
+PORT = 8080
+# the page's own script runs, and pictures are part of what it gets
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+POLICY += "img-src data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
+SIZE, FPS, QUALITY = (300, 360), 25, 80  # of a clip: height and width [pixels], 1/s, of a JPEG
+LENT = 120.0  # s for which a pair that is shown to one person is shown to no other
+REPEAT = 10  # answers after which a person sees one of their pairs again, sides changed
+FILMS = 16  # of pairs that are kept
+LARGEST_ANSWER_BYTES = 2000
+
+
+class LabelServer(ThreadingHTTPServer):
+    """The page of a run's questions; OSError if the port is taken.
+
+    Each request shows the token, which is part of the address. At another host than this machine
+    whoever has the address may answer.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, run: Run, model: "MjModel", host: str, port: int, most: int):
+        self.run, self.labels, self.most, self.model = run, Labels(run.path), most, model
+        self.token, self.lock = secrets.token_urlsafe(24), Lock()
+        self.lent: dict[str, tuple[str, float]] = {}  # pair → who looks at it, since when [s]
+        self.films: dict[str, Future[list[str]]] = {}
+        # a context of OpenGL belongs to one thread
+        self.painter, self.camera = ThreadPoolExecutor(1), None
+        try:
+            super().__init__((host, port), LabelHandler)
+        except OSError as error:
+            raise OSError(f"port={port}: {error.strerror or error}") from None
+
+    @property
+    def address(self) -> str:
+        """The address that opens it."""
+        return f"http://{self.server_address[0]}:{self.server_port}/?token={self.token}"
+
+    def progress(self, who: str) -> Plain:
+        """The next pair for a person, if one waits, and how far all are."""
+        pairs, answers = self.labels.pairs(), self.labels.answers()
+        valid, now = self.labels.fitting(answers, pairs), time.monotonic()
+        answered = {pair.removesuffix(AGAIN) for _, pair in valid}
+        mine = [pair for by, pair in valid if by == who]
+        rows = [row for row in self.run.rows()[-1:] if row.get("answers")]
+        about = self.labels.report()
+        told = {"answered": len(answered), "asked": len(pairs), "most": self.most}
+        told |= {"accuracy": rows[0].get("accuracy") if rows else None, "mine": len(mine)}
+        told |= {"consistent": about["consistent"], "agree": about["agree"]}
+        with self.lock:
+            lent = {x for x, (by, at) in self.lent.items() if by != who and now - at < LENT}
+            again = [x for x in mine if f"{x}{AGAIN}" not in mine and not x.endswith(AGAIN)]
+            if again and len(mine) % REPEAT == REPEAT - 1:
+                name = again[0] + AGAIN
+            else:
+                name = next((x for x in pairs if x not in answered and x not in lent), "")
+                self.lent[name] = who, now
+        pair = pairs.get(name.removesuffix(AGAIN))
+        return told | {"pair": name, "clips": pair.digest if pair else ""}
+
+    def film(self, name: str) -> list[str]:
+        """The pictures of a pair, each a JPEG of both clips side by side."""
+        pair = self.labels.pairs().get(name.removesuffix(AGAIN))
+        if pair is None:
+            raise PageError(HTTPStatus.NOT_FOUND, "there is no such pair")
+        with self.lock:
+            if name not in self.films:
+                self.films[name] = self.painter.submit(self.paint, pair, name.endswith(AGAIN))
+                for old in list(self.films)[:-FILMS]:
+                    del self.films[old]
+            film = self.films[name]
+        return film.result()
+
+    def paint(self, pair: Pair, turned: bool) -> list[str]:
+        """`film` of a pair; turned: with the sides changed."""
+        from PIL import Image
+
+        self.camera = self.camera or Camera(self.model, *SIZE)
+        poses = pair.pose.numpy()[:: -1 if turned else 1]
+        every = max(1, round(1 / FPS / float(pair.about["dt"])))
+        pictures: list[str] = []
+        for both in poses[:, ::every].swapaxes(0, 1):
+            image, data = np.hstack([self.camera(pose) for pose in both]), io.BytesIO()
+            Image.fromarray(image).save(data, "JPEG", quality=QUALITY)
+            pictures.append(base64.b64encode(data.getvalue()).decode())
+        return pictures
+
+    def stop(self) -> None:
+        """Close the port."""
+        self.server_close()
+        self.painter.shutdown(wait=False, cancel_futures=True)
+
+
+class LabelHandler(Handler):
+    """Answers one request."""
+
+    server: LabelServer  # pyright: ignore[reportIncompatibleVariableOverride]
+    paths = ("/", "/next", "/film", "/answer")
+    policy = POLICY
+
+    def do_GET(self) -> None:
+        try:
+            query = self.checked_query()
+            path, labels = self.path.partition("?")[0], self.server
+            if path == "/":
+                return self.send(HTTPStatus.OK, render(TEMPLATE, run=labels.run.path.name))
+            if path == "/next":
+                return self.answer(labels.progress(query.get("who", "")))
+            self.answer({"film": labels.film(query.get("pair", "")), "fps": FPS})
+        except PageError as error:
+            self.refuse(error)
+
+    def do_POST(self) -> None:
+        try:
+            self.checked_query()
+            try:
+                if len(body := self.body()) > LARGEST_ANSWER_BYTES:
+                    raise ValueError("an answer is shorter")
+                said: Any = json.loads(body)
+                words = [said[x] for x in ("pair", "answer", "who", "clips")]
+                self.server.labels.answer(*words)
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                line = errors.printable(errors.reason(error))
+                raise PageError(HTTPStatus.BAD_REQUEST, line) from None
+            except OSError as error:  # such as a full disk: the page says it, and keeps the pair
+                raise PageError(HTTPStatus.INTERNAL_SERVER_ERROR, errors.reason(error)) from None
+            self.answer({"kept": True})
+        except PageError as error:
+            self.refuse(error)
+
+    def answer(self, value: Plain) -> None:
+        """Answer with JSON."""
+        self.send(HTTPStatus.OK, json.dumps(value), "application/json")
+
+
+def serve(run: Run, model: "MjModel", host: str, port: int | None, most: int) -> None:
+    """Show the page until Ctrl-C."""
+    server = LabelServer(run, model, host, PORT if port is None else port, most)
+    print(f"open {server.address} (Ctrl-C ends it; each answer is kept at once)", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.stop()
