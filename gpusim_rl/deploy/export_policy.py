@@ -23,6 +23,7 @@ from gpusim_rl.envs.observation import Observation
 from gpusim_rl.envs.task import Task
 from gpusim_rl.evaluation.evaluate import SEED, MeanAction, evaluation_env, observe
 from gpusim_rl.robots.models import compile_spec
+from gpusim_rl.runs.labels import Labels
 
 WORLDS = 32  # of the final evaluation, that a file is compared on
 STEPS = 64  # control steps of them
@@ -77,7 +78,9 @@ def rest(task: Task, controller: Controller) -> Json:
 
 def lineage(run: Path, player: Player) -> Json:
     """Where a policy comes from, for the file's description."""
-    return {"run": run.name, "iteration": player.iterations}
+    answers = Labels(run).answers()
+    told = {"labels": answers.digest[:16]} if answers.rows else {}  # that people answered
+    return {"run": run.name, "iteration": player.iterations} | told
 
 
 def read_evaluated(run: Path, player: Player, controller: Controller) -> Json:

@@ -1,0 +1,342 @@
+"""A reward from answers: its formula, its ensemble, what is held, and an exact continuation."""
+
+import contextlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from gpusim_rl.algorithms.rewards.preference import pairs, preference
+from gpusim_rl.algorithms.rewards.preference.preference import Preference
+from gpusim_rl.algorithms.rewards.preference.settings import Settings
+from gpusim_rl.assembly.iteration import make_iteration
+from gpusim_rl.commands.train import configure
+from gpusim_rl.core.record import ENDS, Record
+from gpusim_rl.core.states import copy_state
+from gpusim_rl.runs.checkpoints import load
+from gpusim_rl.runs.labels import Labels
+from gpusim_rl.runs.run import Run
+from gpusim_rl.training.trainer import Trainer
+from tests.command_lines import TINY, succeed
+from tests.core.test_distributed import torchrun_train
+from tests.guard import reads_nothing
+from tests.worlds import check_words, differing, make_config
+
+SMALL = tuple(x for x in TINY if not x.startswith(("task.episode", "num_")))
+WORLDS = ("task=cartpole", *SMALL, "log=none", "num_envs=32", "num_steps=8", "threads=1")
+TASTE = (
+    *("reward=preference", "start=base", "reward.alike=[]", "reward.seconds=0.3"),
+    *("reward.first=8", "reward.round=4", "reward.every=2", "reward.answers=16"),
+    *("reward.epochs=2", "reward.warm=1", "reward.ramp=3", "reward.budget=1000"),
+)
+JUDGES = """
+def slow(left, right):
+    a, b = (abs(x["pose"]).mean() for x in (left, right))
+    return "left" if a < b else "right"
+
+def lost(left, right):
+    return "up"
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A directory with a run to begin with, and judges."""
+    folder = tmp_path_factory.mktemp("taste")
+    with contextlib.chdir(folder):
+        trainer = Trainer(configure(*WORLDS, "iterations=1", "run_dir=base"))
+        list(trainer.steps())
+        trainer.close()
+    (folder / "judges").mkdir()
+    (folder / "judges" / "tastes.py").write_text(JUDGES)
+    return folder
+
+
+@pytest.fixture
+def here(place, monkeypatch) -> Path:
+    monkeypatch.chdir(place)
+    return place
+
+
+def trained(*words: str) -> list[dict[str, float]]:
+    """The rows of a training that goes on to its end."""
+    trainer = Trainer(configure(*words))
+    rows = list(trainer.steps())
+    trainer.close()
+    return rows
+
+
+def make(*words: str) -> Preference:
+    """The reward model of an iteration that was not begun."""
+    (model,) = make_iteration(make_config(*WORLDS, *TASTE, *words)).rewards
+    assert isinstance(model, Preference)
+    return model
+
+
+def rollout(model: Preference, seed: int) -> Record:
+    """Random steps of the model's columns, with a fall and a fault."""
+    record = Record.zeros(model.columns, 8, 32, device=torch.device("cpu"))
+    record.rows.copy_(torch.randn(record.rows.shape, generator=torch.Generator().manual_seed(seed)))
+    for name in ENDS:
+        record.column(name).zero_()
+    record.column("terminated")[2, 5] = record.column("fault")[3, 7] = 1.0
+    record.end[3, 7] = torch.nan
+    return record
+
+
+def test_the_reward_against_numpy():
+    """z in units of its deviation, less the squared distance in units of the budget, and falls."""
+    model = make("reward.task=0.5", "reward.weight=2", "reward.budget=0.1", "reward.warm=0")
+    cfg, dt = model.cfg, model.spec.dt
+    model.value("answers").fill_(1.0)
+    for k in range(2):
+        record = rollout(model, k)
+        valid = ~record.fault.numpy()
+        with torch.no_grad():
+            z = model.rewards(model.normalizer(record.end.nan_to_num()))
+            mean = model.actor(record.obs)
+        z, clip = z.mean(0).double().numpy(), model.spec.clip
+        z = (z - z[valid].mean()) / z[valid].std()
+        moved = (record.mean.clamp(-clip, clip) - mean.clamp(-clip, clip)) @ model.targets
+        apart = moved.square().mean(-1).numpy()
+        distance = np.sqrt(apart[valid].mean())
+        allowed = 0.1 * min((k + 1) / cfg.ramp, 1)
+        beta = float(model.value("coefficient")) * np.exp(cfg.gain * min(distance / allowed - 1, 1))
+        wanted = 0.5 * record.reward.numpy() + dt * (2 * z - beta * apart / 0.01)
+        wanted = (wanted - record.terminated.numpy()) * valid
+        model.add_reward(record)
+        assert record.reward.numpy() == pytest.approx(wanted, rel=1e-3, abs=1e-4)
+        told = dict(zip(preference.VALUES, model.measures().tolist(), strict=True))
+        assert told["distance"] == pytest.approx(distance, rel=1e-4)
+        assert told["coefficient"] == pytest.approx(beta, rel=1e-4) and told["done"] == 1
+
+
+def test_without_answers_nothing_is_paid():
+    """The taste is 0 until somebody has answered, and only the distance costs."""
+    model = make("reward.coefficient=1e-3", "reward.fall=0", "reward.gain=0")
+    record = rollout(model, 0)
+    model.add_reward(record)
+    assert record.reward.abs().max() < 1e-3 and int(model.paid) == 0
+
+
+def test_the_ensemble_learns_what_is_answered():
+    """From 120 answers about a linear taste, 10 % of them wrong, it tells most new pairs."""
+    model, g = make("reward.epochs=20"), torch.Generator().manual_seed(0)
+    width = model.spec.views["critic"].shape[0]
+    views = torch.randn(320, 2, 1, width, generator=g) + torch.zeros(320, 2, 12, width)
+    better = (views[:, 0, 0, 0] > views[:, 1, 0, 0]).float()
+    wrong = torch.rand(320, generator=g) < 0.1
+    told, none = torch.where(wrong, 1 - better, better)[:120], torch.zeros(120, dtype=torch.bool)
+    model.learn(views[:120], told, none)
+    fresh = torch.arange(200) < 200
+    model.learn(views[120:], better[120:], fresh)
+    assert model.value("accuracy") > 0.85 and model.value("answers") == 200
+
+
+def test_pairs_are_alike_and_worth_a_question():
+    """Both clips are whole and have nearly one command; half are those of the largest doubt."""
+    g = torch.Generator().manual_seed(1)
+    steps, worlds, width = 6, 40, 5
+    clips = torch.randn(steps, worlds, width + 2 + 1, generator=g)
+    clips[..., 0] = torch.arange(worlds) // 4  # the command: four worlds have the same
+    clips[3, 7, 0] += 1  # which changes in one world
+    clips[..., -1] = 0
+    clips[2, 8, -1] = 1  # where an episode ended
+    clips[:, 36:] = 0  # worlds that are not there
+    doubt = torch.zeros(3, 1)
+    doubt[1] = 3.0
+    model = SimpleNamespace(
+        cfg=SimpleNamespace(ask="disagreement", across=0.0),
+        clips=clips,
+        first=torch.zeros_like(clips),
+        alike=torch.tensor([0]),
+        value=lambda name: torch.ones(()),
+        spec=SimpleNamespace(views={"critic": torch.zeros(width)}, device="cpu"),
+        normalizer=lambda x: x,
+        left_is_better=lambda x: doubt * x[:, 0, 0, 1].sigmoid(),
+    )
+    found = pairs.choose_pairs(model, 20, torch.Generator().manual_seed(0))  # type: ignore
+    assert found is not None and found[0].shape == (20, 2, steps, width + 3) and found[1] == 10
+    chosen = found[0]
+    assert (chosen[:, 0, :, 0] == chosen[:, 1, :, 0]).all() and (chosen[..., -1] == 0).all()
+    assert not (chosen[:, 0] == chosen[:, 1]).all(2).all(1).any()
+    sure = chosen[:, 0, 0, 1]
+    assert sure[10:].min() > sure[:10].mean()
+    model.cfg.ask = "random"
+    assert pairs.choose_pairs(model, 20, torch.Generator())[1] == 20  # type: ignore
+    model.cfg.across = 1.0
+    model.first = clips + 100.0 * (torch.arange(width + 3) == 1)
+    across = pairs.choose_pairs(model, 20, torch.Generator())[0]  # type: ignore
+    assert ((across[..., 0, 1] > 50).sum(1) == 1).all()
+    model.clips = torch.zeros_like(clips)
+    assert pairs.choose_pairs(model, 20, torch.Generator()) is None  # type: ignore
+
+
+def test_an_iteration_reads_nothing(here, monkeypatch):
+    """But for `between`, which is on the host, no tensor is read; clips and reward are finite."""
+    made = make_iteration(make_config(*WORLDS, *TASTE))
+    made.iteration()
+    monkeypatch.setattr(Preference, "between", lambda self: None)
+    reads_nothing(made, calls=300)
+    assert made.report()()["distance"] < 1 and made.rewards[0].clips.isfinite().all()
+
+
+def test_the_actor_is_held_while_the_critic_learns_and_at_the_end(here):
+    """It moves only after `warm` iterations with answers, and not once the budget is spent."""
+    model = make("reward.warm=1")
+    weights = model.held[-1]
+    moves = []
+    for answers, done in ((0, 0), (1, 0), (1, 0), (1, 0), (1, 1)):
+        model.value("answers").fill_(answers)
+        model.value("done").fill_(done)
+        record = rollout(model, 0)
+        record.mean.copy_(model.actor(record.obs))
+        model.add_reward(record)
+        before = weights.clone()
+        weights += 1.0  # as a learner does
+        model.update(record)
+        moves.append(not torch.equal(before, weights))
+    assert moves == [False, False, True, True, False]
+
+
+def test_a_run_goes_on_to_the_bit(here, capsys):
+    """Left in the middle, it asks, is answered and learns as one that went through."""
+    words = (*WORLDS, *TASTE, "reward.judge=tastes:slow", "save_every=1")
+    rows = trained(*words, "iterations=8", "run_dir=whole")
+    assert [row["answers"] for row in rows] == [0, 0, 8, 8, 12, 12, 16, 16]
+    trained(*words, "iterations=5", "run_dir=parts")
+    with pytest.raises(ValueError, match="is imported only with task_code=here"):
+        configure("resume=parts", "iterations=8")
+    trained("resume=parts", "iterations=8", "task_code=here")
+    states = [load(here / x / "checkpoints" / "000008.safetensors")[0] for x in ("whole", "parts")]
+    assert differing(*states) == [] and "preference/clips" in states[0]
+    answers = [Labels(here / x).answers() for x in ("whole", "parts")]
+    for read in answers:
+        assert read.lines == 16 and {row["who"] for row in read.rows} == {"tastes:slow"}
+    assert [x["clips"] for x in answers[0].rows] == [x["clips"] for x in answers[1].rows]
+    # answers that came later are not learned from before their time
+    for name in ("000006", "000007", "000008"):
+        (here / "parts" / "checkpoints" / f"{name}.safetensors").unlink()
+    manifest = here / "parts" / "checkpoints" / "manifest.json"
+    if manifest.exists():
+        kept = {k: x for k, x in json.loads(manifest.read_text()).items() if k < "000006"}
+        manifest.write_text(json.dumps(kept))
+    trained("resume=parts", "iterations=8", "task_code=here")
+    again = load(here / "parts" / "checkpoints" / "000008.safetensors")[0]
+    assert differing(states[0], again) == []
+
+
+def test_training_waits_for_people(here):
+    """It says for how many pairs, goes on when they are answered, and learns from what was said."""
+    made = Trainer(configure(*WORLDS, *TASTE, "iterations=4", "run_dir=people"))
+    iteration, labels = made.loop.iteration, Labels(Path("people"))
+    for _ in range(2):
+        assert iteration.waits() == ""
+        iteration.iteration()
+    assert iteration.waits() == "8 pairs wait for an answer: play.py mode=label"
+    for name, pair in labels.pairs().items():
+        labels.answer(name, "left", "anna", pair.digest)
+    labels.answer(name, "undo", "anna", pair.digest)
+    assert iteration.waits().startswith("1 pairs wait")
+    labels.answer(name, "unclear", "anna", pair.digest)
+    assert iteration.waits() == ""
+    iteration.iteration()
+    assert iteration.report()()["answers"] == 7  # who cannot tell says nothing
+    made.close()
+
+
+def test_the_reference_is_the_policy_of_the_start(here):
+    """It stays as the policy moves, and is in a checkpoint; a warning tells a lost reward."""
+    made = make_iteration(make_config(*WORLDS, *TASTE, "reward.warm=0"))
+    (model,) = made.rewards
+    first = copy_state(made.tensors())
+    made.iteration()
+    after = copy_state(made.tensors())
+    for name in ("net.0.weight", "normalizer.mean"):
+        kept = after.get(f"preference/actor.{name}")
+        if kept is not None:
+            assert torch.equal(kept, first[f"policy/actor.{name}"])
+    assert any(name.startswith("preference/actor.") for name in after)
+
+
+def test_a_lost_reward_is_said_once(here, capsys):
+    """Before success is lost, the task's own reward falls: one line says so."""
+    made = Trainer(configure(*WORLDS, *TASTE, "reward.judge=tastes:slow", "run_dir=lost"))
+    iteration = made.loop.iteration
+    for _ in range(2):
+        iteration.iteration()
+    for _ in range(4):
+        iteration.rewards[0].value("kept").fill_(0.8)
+        iteration.rewards[0].between()
+    said = capsys.readouterr().err
+    assert said.count("the task's reward is 0.80 of what it was: lower reward.budget") == 1
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (("reward=preference",), "reward=preference tunes a policy that is trained: name start=RU"),
+        ((*TASTE, "reward.judge=os.system"), "reward.judge=os.system: expected FILE:FUNCTION"),
+        ((*TASTE, "reward.judge=a.b:c"), "reward.judge=a.b:c: expected FILE:FUNCTION"),
+        ((*TASTE, "reward.ask=never"), "reward.ask=never: choose one of disagreement, random"),
+        ((*TASTE, "cluster=ray"), "reward=preference looks at its own worlds: set cluster=none"),
+    ],
+)
+def test_mistakes_are_one_line(here, words, says):
+    """Before anything is built."""
+    with pytest.raises(ValueError) as error:
+        check_words("task=cartpole", *words)
+    assert f"{error.value}".startswith(says)
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (("reward.alike=[command]",), "reward.alike: no term 'command': choose of "),
+        (("algo=sac", "num_steps=8"), "reward=preference tunes algo=ppo without memory"),
+        (("algo.memory=gru",), "reward=preference tunes algo=ppo without memory"),
+    ],
+)
+def test_what_it_cannot_tune(here, words, says):
+    """One line names it as the training is built."""
+    with pytest.raises(ValueError) as error:
+        make(*words)
+    assert f"{error.value}".startswith(says)
+
+
+def test_a_judge_that_cannot_answer(here):
+    """A file, a function and an answer that are none are named in one line."""
+    for judge, says in (
+        ("nobody:slow", "no file nobody.py in judges/"),
+        ("tastes:none", "has no function none"),
+        ("tastes:lost", "answers 'up': expected one of left, right, same, unclear"),
+    ):
+        made = Trainer(configure(*WORLDS, *TASTE, f"reward.judge={judge}"))
+        with pytest.raises(ValueError, match=says):
+            list(made.steps())
+        made.close()
+
+
+def test_how_many_questions_are_asked():
+    """The first round, later ones, and no more than there may be."""
+    settings = Settings(**make_config(*WORLDS, *TASTE).plain["reward"] | {"answers": 13})  # type: ignore
+    assert [settings.asked(n) for n in range(5)] == [0, 8, 12, 13, 13]
+
+
+@pytest.mark.slow
+def test_two_ranks_are_one(here):
+    """Two processes ask the same pairs and learn the same reward as one with all worlds."""
+    words = (*WORLDS, *TASTE, "reward.judge=tastes:slow", "iterations=5", "algo.learning_rate=1e-4")
+    succeed("train.py", *words, "run_dir=one", cwd=here)
+    torchrun_train(here, *words, "run_dir=two")
+    one, two = (
+        load(Run(here / x).checkpoints.path / "000005.safetensors")[0] for x in ("one", "two")
+    )
+    counts = [len(Labels(here / x).answers().rows) for x in ("one", "two")]
+    assert counts == [12, 12] and one.keys() == two.keys()
+    for name in (x for x in one if x.startswith(("preference/", "policy/"))):
+        torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-4, msg=name)
