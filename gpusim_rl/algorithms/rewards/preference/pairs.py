@@ -58,7 +58,9 @@ def choose_pairs(
 def steady_worlds(clips: Tensor, alike: Tensor) -> Tensor:
     """The worlds whose clip (T, worlds, …) is whole, and has one command."""
     whole = (clips[..., -1].sum(0) == 0) & (clips != 0).any(-1).all(0)
-    return (whole & (clips[..., alike].std(0).sum(-1) < STEADY)).nonzero().flatten()
+    commands = clips[..., alike]
+    change = commands.amax(0) - commands.amin(0)
+    return (whole & (change.sum(-1) < STEADY)).nonzero().flatten()
 
 
 def nearest(

@@ -74,7 +74,8 @@ class Preference(RewardModel):
         nu = vector(spec.action_width)
         own: Columns = {"mean": nu, "end": critic, "after/qpos": pose, "reward": NUMBER}
         self.columns = learner.policy.views | own | ENDS
-        self.alike = torch.tensor(term_columns(spec, settings.alike), device=device)
+        alike = term_columns(spec, settings.alike)
+        self.alike = torch.tensor(alike, dtype=torch.int64, device=device)
         generator = torch.Generator().manual_seed(spec.seed + (3 << 32))  # not that of the policy
         layers = HiddenLayers(tuple(settings.hidden), "silu", generator)
         (width,), (nq,) = critic.shape, pose.shape

@@ -1,0 +1,212 @@
+"""The page of mode=label: who may open it, and that it keeps what people answer in a browser."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import mujoco
+import pytest
+import torch
+
+from gpusim_rl.runs.labels import AGAIN, Labels
+from gpusim_rl.runs.run import Run
+from gpusim_rl.serve import label_page
+from gpusim_rl.serve.label_page import LabelServer
+from tests.browser import CHROMIUM, chromium
+from tests.command_lines import one_line, start_server, succeed
+from tests.worlds import ROOT
+
+MODEL = """<mujoco><worldbody><body name="b"><joint type="slide" axis="1 0 0"/>
+<geom size="0.1"/></body></worldbody></mujoco>"""
+KEYS = {"ArrowLeft": "left", "ArrowRight": "right", "ArrowDown": "same", "ArrowUp": "unclear"}
+
+
+def ask(run: Path, count: int, iteration: int = 3) -> Labels:
+    """A run in which so many pairs of two steps wait for an answer."""
+    labels = Labels(run)
+    g = torch.Generator().manual_seed(iteration)
+    view, pose = torch.randn(count, 2, 2, 3, generator=g), torch.zeros(count, 2, 2, 1)
+    labels.ask(iteration, view, pose, {"dt": "0.02", "terms": "{}", "drawn": f"{count}"})
+    return labels
+
+
+@contextlib.contextmanager
+def serving(run: Path, **painting: object) -> Iterator[LabelServer]:
+    """The page of a run, in a thread of the test."""
+    model = mujoco.MjModel.from_xml_string(MODEL)
+    server = LabelServer(Run(run), model, "127.0.0.1", 0, 40)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.stop()
+
+
+def get(server: LabelServer, path: str, body: object = None, **headers: str) -> dict:
+    """The JSON of a path with a query, or what a POST gives."""
+    at, _, token = server.address.partition("/?")
+    path += f"{'&' if '?' in path else '?'}{token}"
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(f"{at}{path}", data, headers)) as answer:
+        return json.loads(answer.read())
+
+
+def status(address: str, **headers: str) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers)) as page:
+            assert "script-src" in page.headers["Content-Security-Policy"]
+            return page.status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_who_may_open_it(tmp_path):
+    """Whoever has the address: without its token, by another name or from another site nobody."""
+    ask(tmp_path, 1)
+    with serving(tmp_path) as server:
+        address, host = server.address, server.address.split("/")[2]
+        assert status(address) == 200
+        assert status(address[:-1]) == status(address, Host="example.com") == 403
+        assert status(address, Origin="http://example.com") == 403
+        assert status(address, Origin=f"http://{host}") == 200
+        assert status(address.replace("/?", "/etc?")) == 404
+        assert server.server_address[0] == "127.0.0.1"
+
+
+def test_two_people_get_different_pairs(tmp_path):
+    """A pair is shown to one of them; an answer counts at once, and an undo brings it back."""
+    labels = ask(tmp_path, 3)
+    with serving(tmp_path) as server:
+        anna, bert = (get(server, f"/next?who={who}") for who in ("anna", "bert"))
+        assert {anna["pair"], bert["pair"]} == {"000003:0", "000003:1"}
+        assert anna["asked"] == 3 and anna["answered"] == 0 and anna["most"] == 40
+        said = {"pair": anna["pair"], "answer": "left", "who": "anna", "clips": anna["clips"]}
+        get(server, "/answer", said)
+        assert get(server, "/next?who=anna")["pair"] == "000003:2"
+        get(server, "/answer", said | {"answer": "undo"})
+        assert get(server, "/next?who=anna") | {"mine": 0} == anna
+        for wrong in ({"answer": "up"}, {"who": "\x1b"}, {"clips": 3}, {"pair": None}):
+            with pytest.raises(urllib.error.HTTPError) as error:
+                get(server, "/answer", said | wrong)
+            with error.value as answer:
+                assert answer.code == 400 and answer.read().count(b"\n") == 1
+    assert [row["answer"] for row in labels.answers().rows] == ["left", "undo"]
+
+
+def test_a_person_sees_a_pair_again_with_its_sides_changed(tmp_path):
+    """After nine answers; what was said of both is the person's consistency."""
+    labels = ask(tmp_path, 12)
+    with serving(tmp_path) as server:
+        server.paint = lambda pair, turned: ["turned" if turned else "as it was"]  # type: ignore
+        for _ in range(9):
+            x = get(server, "/next?who=anna")
+            labels.answer(x["pair"], "left", "anna", x["clips"])
+        x = get(server, "/next?who=anna")
+        assert x["pair"] == f"000003:0{AGAIN}" and x["consistent"] is None
+        assert get(server, f"/film?pair={x['pair']}")["film"] == ["turned"]
+        labels.answer(x["pair"], "right", "anna", x["clips"])
+        x = get(server, "/next?who=anna")
+        assert x["pair"] == "000003:9" and x["consistent"] == 1.0
+
+
+def test_a_disk_that_is_full_is_said(tmp_path, monkeypatch):
+    """The page gets the line, so that the person can answer again."""
+    ask(tmp_path, 1)
+
+    def full(*words: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with serving(tmp_path) as server:
+        x = get(server, "/next?who=anna")
+        monkeypatch.setattr(server.labels, "answer", full)
+        with pytest.raises(urllib.error.HTTPError) as error:
+            said = {"pair": x["pair"], "answer": "left", "who": "anna", "clips": x["clips"]}
+            get(server, "/answer", said)
+        with error.value as answer:
+            assert answer.code == 500 and b"No space left" in answer.read()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
+def test_people_answer_in_browsers(tmp_path):
+    """Twenty pairs by their keys in two browsers at once, of which one is undone."""
+    labels, people = ask(tmp_path, 20), ("anna", "bert")
+    with serving(tmp_path) as server, chromium() as browser:
+        pages, errors = [browser.new_page() for _ in people], []
+        for who, page in zip(people, pages, strict=True):
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            page.add_init_script(f"localStorage.setItem('who', '{who}')")
+            page.goto(server.address)
+        said: dict[tuple[str, str], str] = {}
+
+        def press(turn: int, key: str) -> None:
+            """Press a key when a film is there, and wait until its answer is kept."""
+            page, before = pages[turn % 2], labels.answers().lines
+            page.wait_for_function("!busy && shown && film.length", polling=50)
+            said[people[turn % 2], page.evaluate("shown.pair")] = KEYS[key]
+            page.keyboard.press(key)
+            page.wait_for_function("!busy && last", polling=50)
+            assert labels.answers().lines == before + 1
+
+        for turn in range(20):
+            press(turn, [*KEYS][turn % len(KEYS)])
+            if turn == 4:
+                pages[0].keyboard.press("u")
+                pages[0].wait_for_function("!busy && !last", polling=50)
+                assert labels.answers().rows[-1]["answer"] == "undo"
+                press(turn, "ArrowRight")
+        assert labels.answers().valid() == said and len(said) == 20 and not errors
+        # the tenth of each was a pair that they had seen
+        assert sorted(pair for _, pair in said)[1].endswith(AGAIN)
+        pictures = pages[0].evaluate("film.length")
+        assert pictures == 2
+
+
+@pytest.mark.slow
+def test_a_killed_page_loses_no_answer(tmp_path, trained):
+    """mode=label of a run that asks; SIGKILL, and the answers are there, also as CSV."""
+    words = ("task=quadruped", "num_envs=16", "num_steps=4", "episodes=4", "export=none")
+    words += ("report=false", "fuse=off", "algo.hidden=[16]", "sim=native", "sim.threads=1")
+    taste = ("reward=preference", f"start={trained}", "reward.seconds=0.1", "reward.first=2")
+    taste += ("reward.wait=false", "reward.answers=2", "iterations=4", "run_dir=run")
+    succeed("train.py", *words, *taste, cwd=tmp_path)
+    run = tmp_path / "run"
+    says = r"open (http://127\.0\.0\.1:\d+/\?token=\S+) \(Ctrl-C ends it"
+    line = (str(ROOT / "play.py"), "mode=label", "run=run", "port=0")
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    with start_server(says, *line, cwd=tmp_path, env=env) as (process, address):
+        server = SimpleNamespace(address=address)
+        x = get(server, "/next?who=anna")  # type: ignore
+        film = get(server, f"/film?pair={x['pair']}")["film"]  # type: ignore
+        assert len(film) == 4 and len(set(film)) > 1
+        get(
+            server,
+            "/answer",
+            {"pair": x["pair"], "answer": "left", "who": "anna", "clips": x["clips"]},
+        )  # type: ignore
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert Labels(run).answers().valid() == {("anna", x["pair"]): "left"}
+    said = succeed("play.py", "mode=label", "run=run", "out=answers.csv", cwd=tmp_path)
+    assert json.loads(said)["answers"] == {"anna": 1}
+    assert (tmp_path / "answers.csv").read_text().count("left,anna") == 1
+    line = one_line("play.py", "mode=label", f"run={trained}", cwd=tmp_path)
+    assert "asks nothing: train with reward=preference start=RUN" in line
+
+
+def test_the_port_is_taken(tmp_path):
+    """It is named in one line."""
+    with serving(tmp_path) as server, pytest.raises(OSError, match=f"port={server.server_port}: "):
+        LabelServer(Run(tmp_path), server.model, "127.0.0.1", server.server_port, 4)
+    assert label_page.PORT == 8080
