@@ -118,9 +118,11 @@ class LabelServer(ThreadingHTTPServer):
         return pictures
 
     def stop(self) -> None:
-        """Close the port."""
+        """Close the port, and the camera after the film that it paints."""
         self.server_close()
-        self.painter.shutdown(wait=False, cancel_futures=True)
+        if self.camera:
+            self.painter.submit(self.camera.close)
+        self.painter.shutdown()
 
 
 class LabelHandler(Handler):
