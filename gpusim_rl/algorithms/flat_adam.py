@@ -273,3 +273,22 @@ class FlatAdam:
         """Adam's live tensors, by name."""
         named = self.moments.items()
         return {f"{name}/{key}": x for name, moments in named for key, x in moments.items()}
+
+
+class GroupChanges:
+    """All that changes of a group of `FlatAdam` in an update, which may be taken back."""
+
+    def __init__(self, optimizer: FlatAdam, group: str):
+        self.live = [*optimizer.moments[group].values(), optimizer.rates[group]]
+        self.live.append(optimizer.weights[group].data)
+        self._before = [x.clone() for x in self.live]
+
+    def remember(self) -> None:
+        """Copy all as it is. In place."""
+        for copy, x in zip(self._before, self.live, strict=True):
+            copy.copy_(x)
+
+    def take_back(self, where: Tensor) -> None:
+        """Write what was remembered where () is true. In place."""
+        for copy, x in zip(self._before, self.live, strict=True):
+            x.copy_(torch.where(where, copy, x))

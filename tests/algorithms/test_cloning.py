@@ -88,12 +88,12 @@ def test_the_clone_acts_as_was_shown(shown):
 def test_at_first_the_critic_alone_learns(shown):
     """In the first iterations no weight, deviation, moment or rate of the actor changes."""
     iteration = cloned(shown, "cloning.critic_iterations=2")
-    before = [x.detach().clone() for x in iteration.learner.actor]
+    before = [x.detach().clone() for x in iteration.learner.actor.live]
     for k in range(3):
         critic = iteration.learner.optimizer.weights["critic"].detach().clone()
         iteration.iteration()
         assert not torch.equal(critic, iteration.learner.optimizer.weights["critic"])
-        assert all(map(torch.equal, before, iteration.learner.actor)) == (k < 2)
+        assert all(map(torch.equal, before, iteration.learner.actor.live)) == (k < 2)
 
 
 def test_the_anchor_fades(shown):

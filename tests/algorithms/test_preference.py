@@ -2,7 +2,6 @@
 
 import contextlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -105,7 +104,7 @@ def test_the_reward_against_numpy():
         allowed = 0.1 * min((k + 1) / cfg.ramp, 1)
         beta = float(model.value("coefficient")) * np.exp(cfg.gain * min(distance / allowed - 1, 1))
         wanted = 0.5 * record.reward.numpy() + dt * (2 * z - beta * apart / 0.01)
-        wanted = (wanted - record.terminated.numpy()) * valid
+        wanted = (wanted - cfg.fall * record.terminated.numpy()) * valid
         model.add_reward(record)
         assert record.reward.numpy() == pytest.approx(wanted, rel=1e-3, abs=1e-4)
         told = dict(zip(preference.VALUES, model.measures().tolist(), strict=True))
@@ -115,7 +114,7 @@ def test_the_reward_against_numpy():
 
 def test_without_answers_nothing_is_paid():
     """The taste is 0 until somebody has answered, and only the distance costs."""
-    model = make("reward.coefficient=1e-3", "reward.fall=0", "reward.gain=0")
+    model = make("reward.coefficient=1e-3", "reward.fall=0", "reward.gain=0", "reward.task=0")
     record = rollout(model, 0)
     model.add_reward(record)
     assert record.reward.abs().max() < 1e-3 and int(model.paid) == 0
@@ -146,33 +145,21 @@ def test_pairs_are_alike_and_worth_a_question(monkeypatch):
     clips[..., -1] = 0
     clips[2, 8, -1] = 1  # where an episode ended
     clips[:, 36:] = 0  # worlds that are not there
-    doubt = torch.zeros(3, 1)
-    doubt[1] = 3.0
-    model = SimpleNamespace(
-        cfg=SimpleNamespace(ask="disagreement", across=0.0),
-        clips=clips,
-        first=torch.zeros_like(clips),
-        alike=torch.tensor([0]),
-        value=lambda name: torch.ones(()),
-        spec=SimpleNamespace(views={"critic": torch.zeros(width)}, device="cpu"),
-        normalizer=lambda x: x,
-        left_is_better=lambda x: doubt * x[:, 0, 0, 1].sigmoid(),
-    )
-    found = pairs.choose_pairs(model, 20, torch.Generator().manual_seed(0))  # type: ignore
-    assert found is not None and found[0].shape == (20, 2, steps, width + 3) and found[1] == 10
-    chosen = found[0]
+    alike, none = torch.tensor([0]), torch.zeros_like(clips)
+
+    def choose(older=none, clips=clips, doubt=None, across=0.0):
+        options = dict(across=across, doubt=doubt, generator=torch.Generator().manual_seed(0))
+        return pairs.choose_pairs(clips, older, alike, 20, **options)
+
+    chosen, drawn = choose(doubt=lambda x: x[:, 0, 0, 1])
+    assert chosen.shape == (20, 2, steps, width + 3) and drawn == 10
     assert (chosen[:, 0, :, 0] == chosen[:, 1, :, 0]).all() and (chosen[..., -1] == 0).all()
     assert not (chosen[:, 0] == chosen[:, 1]).all(2).all(1).any()
-    sure = chosen[:, 0, 0, 1]
-    assert sure[10:].min() > sure[:10].mean()
-    model.cfg.ask = "random"
-    assert pairs.choose_pairs(model, 20, torch.Generator())[1] == 20  # type: ignore
-    model.cfg.across = 1.0
-    model.first = clips + 100.0 * (torch.arange(width + 3) == 1)
-    across = pairs.choose_pairs(model, 20, torch.Generator())[0]  # type: ignore
+    assert chosen[10:, 0, 0, 1].min() > chosen[:10, 0, 0, 1].mean()
+    assert choose()[1] == 20  # without doubt all are drawn
+    across, _ = choose(older=clips + 100.0 * (torch.arange(width + 3) == 1), across=1.0)
     assert ((across[..., 0, 1] > 50).sum(1) == 1).all()
-    model.clips = torch.zeros_like(clips)
-    assert pairs.choose_pairs(model, 20, torch.Generator()) is None  # type: ignore
+    assert choose(clips=none) is None
 
 
 def test_an_iteration_reads_nothing(here, monkeypatch):
@@ -187,7 +174,7 @@ def test_an_iteration_reads_nothing(here, monkeypatch):
 def test_the_actor_is_held_while_the_critic_learns_and_at_the_end(here):
     """It moves only after `warm` iterations with answers, and not once the budget is spent."""
     model = make("reward.warm=1")
-    weights = model.held[-1]
+    weights = model.policy.log_std.data
     moves = []
     for answers, done in ((0, 0), (1, 0), (1, 0), (1, 0), (1, 1)):
         model.value("answers").fill_(answers)

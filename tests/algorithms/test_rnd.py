@@ -252,7 +252,7 @@ def test_numbers_of_the_working_directory(tmp_path, monkeypatch):
     assert (reward.name, reward.settings.weight, reward.settings.gamma) == ("rnd", 3.0, 0.99)
     for name, text, says in (
         ("few", "name: rnd\nweight: 3.0\n", "reward.gamma is missing in conf/reward/rnd.yaml"),
-        ("mine", "name: mine\n", "unknown reward 'mine': choose one of amp, none, rnd"),
+        ("mine", "name: mine\n", "unknown reward 'mine': choose one of amp, none, preference, rnd"),
         ("bare", "weight: 3.0\n", "bare.yaml lacks the key reward.name"),
         ("many", "defaults: [rnd, _self_]\nweight: many\n", "reward.weight='many': expected a num"),
     ):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpusim_rl.algorithms.flat_adam import GroupChanges
 from gpusim_rl.algorithms.learner import Spec
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.returns import recurrence
@@ -44,17 +45,14 @@ class Cloning:
         mine = Metric("clone_error", "loss/clone_error", "rms distance from the demonstrations")
         self.metrics = (*learner.metrics, mine)
         optimizer = self.optimizer = learner.optimizer
-        # all that changes of the actor in an update
-        self.actor = [*optimizer.moments["actor"].values(), optimizer.rates["actor"]]
-        self.actor.append(optimizer.weights["actor"].data)
-        self.before = [x.clone() for x in self.actor]
+        self.actor = GroupChanges(optimizer, "actor")
         optimizer.rates["actor"].fill_(settings.rate)
         # of the anchor's optimizer, which changes places with the algorithm's
         self.moments = {name: torch.zeros_like(x) for name, x in optimizer.tensors().items()}
         self.anchor_rates = {name: torch.zeros_like(x) for name, x in optimizer.rates.items()}
         self.error = torch.zeros(1, device=spec.device)
         self.rng = spec.rng(shared=True)
-        self._remember, self._anchor = spec.capture(self.remember), spec.capture(self.anchor)
+        self._remember, self._anchor = spec.capture(self.actor.remember), spec.capture(self.anchor)
         self._hold = spec.capture(self.hold)
 
     # -- before the first rollout ------------------------------------------------------------------
@@ -119,16 +117,9 @@ class Cloning:
             return torch.zeros_like(later, dtype=torch.float32)
         return (1 - later / self.cfg.anchor_iterations).clamp(0, 1)
 
-    def remember(self) -> None:
-        """Copy all that changes of the actor in an update. In place."""
-        for copy, x in zip(self.before, self.actor, strict=True):
-            copy.copy_(x)
-
     def hold(self) -> None:
         """Take the actor's changes back in the first iterations. In place."""
-        first = self.spec.iteration < self.cfg.critic_iterations
-        for copy, x in zip(self.before, self.actor, strict=True):
-            x.copy_(torch.where(first, copy, x))
+        self.actor.take_back(self.spec.iteration < self.cfg.critic_iterations)
 
     def anchor(self) -> None:
         """Steps of cloning the actor on steps drawn anew. In place."""

@@ -1,15 +1,12 @@
 """Which pairs of clips are worth a question."""
 
+from collections.abc import Callable
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.learner import Spec
-
-if TYPE_CHECKING:
-    from gpusim_rl.algorithms.rewards.preference.preference import Preference
 
 CANDIDATES = 10  # pairs that are looked at for each one that is asked about
 NEIGHBORS = 4  # clips with the nearest commands, of which one is taken
@@ -27,32 +24,45 @@ def term_columns(spec: Spec, names: list[str]) -> list[int]:
 
 @torch.no_grad()
 def choose_pairs(
-    model: "Preference", count: int, generator: torch.Generator
+    clips: Tensor,
+    older: Tensor,
+    alike: Tensor,
+    count: int,
+    *,
+    across: float,
+    doubt: Callable[[Tensor], Tensor] | None,
+    generator: torch.Generator,
 ) -> tuple[Tensor, int] | None:
     """Pairs (n, 2, T, …) of whole clips with nearly the same commands, and how many are drawn by
-    chance: these come first. None if there are too few clips."""
-    cfg, clips, first = model.cfg, model.clips.cpu(), model.first.cpu()
-    left, right = (steady_worlds(x, model.alike.cpu()) for x in (clips, first))
+    chance: these come first. None if there are too few clips.
+
+    Args:
+        clips, older: (T, worlds, width + 1) of now and of the first policy; the last column is 1
+            where an episode ended.
+        alike: columns of the command.
+        across: share of pairs whose second clip is an older one.
+        doubt: of pairs (n, 2, T, …), the larger the more a question tells: half are chosen by it.
+    """
+    left, right = (steady_worlds(x, alike) for x in (clips, older))
     if len(left) < 2:
         return None
-
-    n, alike = CANDIDATES * count, model.alike.cpu()
+    n = CANDIDATES * count
     mine = left[torch.randint(len(left), (n,), generator=generator)]
-    across = (torch.rand(n, generator=generator) < cfg.across) & bool(len(right))
-    near = nearest(clips[0, mine][:, alike], clips[0][:, alike], mine, left, generator)
+    wanted = clips[0, mine][:, alike]
+    near = nearest(wanted, clips[0][:, alike], mine, left, generator)
     pairs = torch.stack([clips[:, mine], clips[:, near]])
     if len(right):
-        far = nearest(clips[0, mine][:, alike], first[0][:, alike], mine, right, generator)
-        pairs[1] = torch.where(across[:, None], first[:, far], pairs[1])
+        far = nearest(wanted, older[0][:, alike], mine, right, generator)
+        from_older = torch.rand(n, generator=generator) < across
+        pairs[1] = torch.where(from_older[:, None], older[:, far], pairs[1])
     swap = torch.rand(n, generator=generator) < 0.5
-    pairs = torch.where(swap[:, None], pairs.flip(0), pairs).permute(2, 0, 1, 3)  # (n, 2, T, …)
-    if cfg.ask == "random" or not model.value("answers"):
-        return pairs[:count], count
-    drawn = count - count // 2
-    width = model.spec.views["critic"].shape[0]
-    views = model.normalizer(pairs[drawn:, ..., :width].to(model.spec.device))
-    unsure = model.left_is_better(views).std(0).topk(count - drawn).indices.cpu()
-    return torch.cat([pairs[:drawn], pairs[drawn:][unsure]]), drawn
+    pairs = torch.where(swap[:, None], pairs.flip(0), pairs).permute(2, 0, 1, 3)
+    drawn = count if doubt is None else count - count // 2
+    chosen = pairs[:drawn]
+    if doubt is not None:
+        unsure = doubt(pairs[drawn:]).topk(count - drawn).indices
+        chosen = torch.cat([chosen, pairs[drawn:][unsure]])
+    return chosen, drawn
 
 
 def steady_worlds(clips: Tensor, alike: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gpusim_rl.algorithms.flat_adam import FlatAdam
+from gpusim_rl.algorithms.flat_adam import FlatAdam, GroupChanges
 from gpusim_rl.algorithms.learner import Learner, RewardModel, Spec
 from gpusim_rl.algorithms.ppo.ppo import PPO
 from gpusim_rl.algorithms.rewards.preference.judges import load_judge, named_terms
@@ -96,12 +96,8 @@ class Preference(RewardModel):
         self.values, self.before = zeros(len(VALUES)), zeros(())
         self.values[VALUES.index("coefficient")] = settings.coefficient
         self.paid = torch.zeros((), dtype=torch.int64, device=device)  # iterations with answers
-        optimizer = learner.optimizer
-        optimizer.rates["actor"].fill_(settings.rate)
-        # all that changes of the actor in an update
-        self.held = [*optimizer.moments["actor"].values(), optimizer.rates["actor"]]
-        self.held.append(optimizer.weights["actor"].data)
-        self.saved = [x.clone() for x in self.held]
+        learner.optimizer.rates["actor"].fill_(settings.rate)
+        self.changes = GroupChanges(learner.optimizer, "actor")
         self.rng, self.labels, self.warned = spec.rng(shared=True), None, False
         ours = (spec.worlds < POOL).nonzero().flatten()
         self.ours, self.places = ours, spec.worlds[ours]
@@ -125,8 +121,7 @@ class Preference(RewardModel):
     def add_reward(self, record: Record) -> None:
         """Write the reward in place of the task's. In place."""
         r, cfg, group, dt = record, self.cfg, self.spec.group, self.spec.dt
-        for x, now in zip(self.saved, self.held, strict=True):
-            x.copy_(now)
+        self.changes.remember()
         r.rows.nan_to_num_(0.0, 0.0, 0.0)  # a world that failed may hold any number
         self.keep_clips(r)
         valid = (~r.fault).float()
@@ -177,9 +172,7 @@ class Preference(RewardModel):
     @torch.no_grad()
     def update(self, record: Record) -> None:
         """Take the actor's changes back while the critic learns alone, and at the end. In place."""
-        hold = (self.paid <= self.cfg.warm) | (self.value("done") > 0)
-        for x, now in zip(self.saved, self.held, strict=True):
-            now.copy_(torch.where(hold, x, now))
+        self.changes.take_back((self.paid <= self.cfg.warm) | (self.value("done") > 0))
 
     # -- between iterations, on the host -----------------------------------------------------------
 
@@ -237,8 +230,14 @@ class Preference(RewardModel):
         rounds, cfg = self.round(iteration), self.cfg
         count = cfg.asked(rounds) - cfg.asked(rounds - 1)
         if count and f"{iteration:06d}:0" not in self.labels.pairs(iteration):
-            generator = torch.Generator().manual_seed(self.spec.seed + (iteration << 32))
-            chosen = choose_pairs(self, count, generator)
+            by_doubt = cfg.ask == "disagreement" and bool(self.value("answers") > 0)
+            chosen = choose_pairs(
+                *(x.cpu() for x in (self.clips, self.first, self.alike)),
+                count,
+                across=cfg.across,
+                doubt=self.doubt if by_doubt else None,
+                generator=torch.Generator().manual_seed(self.spec.seed + (iteration << 32)),
+            )
             if chosen is None:
                 return
             clips, drawn = chosen
@@ -257,6 +256,11 @@ class Preference(RewardModel):
             )
         if cfg.judge:
             self.judge(cfg.judge, self.labels.pairs(iteration))
+
+    def doubt(self, pairs: Tensor) -> Tensor:
+        """(n,) deviation of the ensemble's chances of pairs of clips (n, 2, T, …), on the CPU."""
+        views = pairs[..., : self.spec.views["critic"].shape[0]].to(self.spec.device)
+        return self.left_is_better(self.normalizer(views)).std(0).cpu()
 
     def judge(self, name: str, pairs: dict[str, Pair]) -> None:
         """Let a program answer the pairs that it has not answered."""
