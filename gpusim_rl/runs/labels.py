@@ -31,7 +31,7 @@ UNDO, AGAIN = "undo", "~"  # an answer that takes one back; ends the name of a p
 LARGEST_ANSWERS = 64 * LARGEST_TEXT_BYTES  # bytes of answers.jsonl
 LARGEST_QUESTIONS = 1 << 28  # bytes of a file of questions
 LONGEST_NAME = 40  # characters of who answers
-COLUMNS = ("pair", "answer", "who", "time", "clips")  # of an answer
+COLUMNS: tuple[str, ...] = ("pair", "answer", "who", "time", "clips")  # of an answer
 
 
 class Pair(NamedTuple):

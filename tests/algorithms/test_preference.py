@@ -2,12 +2,13 @@
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gpusim_rl.algorithms.rewards.preference import pairs, preference
+from gpusim_rl.algorithms.rewards.preference import pairs
 from gpusim_rl.algorithms.rewards.preference.preference import Preference
 from gpusim_rl.algorithms.rewards.preference.settings import Settings
 from gpusim_rl.assembly.iteration import make_iteration
@@ -18,7 +19,7 @@ from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.labels import Labels
 from gpusim_rl.runs.run import Run
 from gpusim_rl.training.trainer import Trainer
-from tests.command_lines import TINY, succeed
+from tests.command_lines import TINY, command
 from tests.core.test_distributed import torchrun_train
 from tests.guard import reads_nothing
 from tests.worlds import check_words, differing, make_config
@@ -107,7 +108,7 @@ def test_the_reward_against_numpy():
         wanted = (wanted - cfg.fall * record.terminated.numpy()) * valid
         model.add_reward(record)
         assert record.reward.numpy() == pytest.approx(wanted, rel=1e-3, abs=1e-4)
-        told = dict(zip(preference.VALUES, model.measures().tolist(), strict=True))
+        told = dict(zip([x.key for x in model.metrics], model.measures().tolist(), strict=True))
         assert told["distance"] == pytest.approx(distance, rel=1e-4)
         assert told["coefficient"] == pytest.approx(beta, rel=1e-4) and told["done"] == 1
 
@@ -148,8 +149,9 @@ def test_pairs_are_alike_and_worth_a_question(monkeypatch):
     alike, none = torch.tensor([0]), torch.zeros_like(clips)
 
     def choose(older=none, clips=clips, doubt=None, across=0.0):
-        options = dict(across=across, doubt=doubt, generator=torch.Generator().manual_seed(0))
-        return pairs.choose_pairs(clips, older, alike, 20, **options)
+        options: Any = dict(across=across, doubt=doubt, generator=torch.Generator().manual_seed(0))
+        found: Any = pairs.choose_pairs(clips, older, alike, 20, **options)
+        return found
 
     chosen, drawn = choose(doubt=lambda x: x[:, 0, 0, 1])
     assert chosen.shape == (20, 2, steps, width + 3) and drawn == 10
@@ -314,7 +316,8 @@ def test_how_many_questions_are_asked():
 def test_two_ranks_are_one(here):
     """Two processes ask the same pairs and learn the same reward as one with all worlds."""
     words = (*WORLDS, *TASTE, "reward.judge=tastes:slow", "iterations=5", "algo.learning_rate=1e-4")
-    succeed("train.py", *words, "run_dir=one", cwd=here)
+    done = command("train.py", *words, "run_dir=one", cwd=here)
+    assert done.returncode == 0, done.stderr
     torchrun_train(here, *words, "run_dir=two")
     one, two = (
         load(Run(here / x).checkpoints.path / "000005.safetensors")[0] for x in ("one", "two")

@@ -74,7 +74,7 @@ def test_several_programs_append_at_once(labels):
     digest = labels.pairs()["000003:0"].digest
     with ThreadPoolExecutor(8) as pool:
         give = partial(Labels(labels.path.parent).answer, "000003:0", "left", digest=digest)
-        [*pool.map(give, [f"person {i}" for i in range(40)])]
+        assert len([*pool.map(give, [f"person {i}" for i in range(40)])]) == 40
     assert len(labels.answers().valid()) == 40
 
 

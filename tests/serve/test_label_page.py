@@ -38,7 +38,7 @@ def ask(run: Path, count: int, iteration: int = 3) -> Labels:
 
 
 @contextlib.contextmanager
-def serving(run: Path, **painting: object) -> Iterator[LabelServer]:
+def serving(run: Path) -> Iterator[LabelServer]:
     """The page of a run, in a thread of the test."""
     model = mujoco.MjModel.from_xml_string(MODEL)
     server = LabelServer(Run(run), model, "127.0.0.1", 0, 40)
@@ -52,7 +52,9 @@ def serving(run: Path, **painting: object) -> Iterator[LabelServer]:
         server.stop()
 
 
-def get(server: LabelServer, path: str, body: object = None, **headers: str) -> dict:
+def get(
+    server: LabelServer | SimpleNamespace, path: str, body: object = None, **headers: str
+) -> dict:
     """The JSON of a path with a query, or what a POST gives."""
     at, _, token = server.address.partition("/?")
     path += f"{'&' if '?' in path else '?'}{token}"
@@ -104,11 +106,12 @@ def test_two_people_get_different_pairs(tmp_path):
     assert [row["answer"] for row in labels.answers().rows] == ["left", "undo"]
 
 
-def test_a_person_sees_a_pair_again_with_its_sides_changed(tmp_path):
+def test_a_person_sees_a_pair_again_with_its_sides_changed(tmp_path, monkeypatch):
     """After nine answers; what was said of both is the person's consistency."""
     labels = ask(tmp_path, 12)
     with serving(tmp_path) as server:
-        server.paint = lambda pair, turned: ["turned" if turned else "as it was"]  # type: ignore
+        paint = lambda pair, turned: ["turned" if turned else "as it was"]  # noqa: E731
+        monkeypatch.setattr(server, "paint", paint)
         for _ in range(9):
             x = get(server, "/next?who=anna")
             labels.answer(x["pair"], "left", "anna", x["clips"])
@@ -188,14 +191,14 @@ def test_a_killed_page_loses_no_answer(tmp_path, trained):
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     with start_server(says, *line, cwd=tmp_path, env=env) as (process, address):
         server = SimpleNamespace(address=address)
-        x = get(server, "/next?who=anna")  # type: ignore
-        film = get(server, f"/film?pair={x['pair']}")["film"]  # type: ignore
+        x = get(server, "/next?who=anna")
+        film = get(server, f"/film?pair={x['pair']}")["film"]
         assert len(film) == 4 and len(set(film)) > 1
         get(
             server,
             "/answer",
             {"pair": x["pair"], "answer": "left", "who": "anna", "clips": x["clips"]},
-        )  # type: ignore
+        )
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert Labels(run).answers().valid() == {("anna", x["pair"]): "left"}

@@ -35,7 +35,6 @@ SCALE = 10.0  # how far the mean reward of a clip tells two of them apart
 SMOOTH = 0.05  # chance that the ensemble leaves to the other answer
 LEAST, MOST = 1e-3, 1e3  # bounds of the coefficient
 KEPT = 0.9  # of the task's reward: below it a line says so
-VALUES = "distance coefficient taste kept accuracy unsure answers done".split()
 
 
 # Why: docs/decisions/teachers.md
@@ -90,11 +89,11 @@ class Preference(RewardModel):
         self.targets = control_slope(spec).T  # (action_width, nu)
         self.rollouts = -(-round(settings.seconds / spec.dt) // spec.num_steps)  # of a clip
         steps = self.rollouts * spec.num_steps
-        zeros = lambda *shape: torch.zeros(*shape, device=device)  # noqa: E731
         # views, poses and whether an episode ended, of the last steps and of the first policy's
-        self.clips, self.first = (zeros(steps, POOL, width + nq + 1) for _ in range(2))
-        self.values, self.before = zeros(len(VALUES)), zeros(())
-        self.values[VALUES.index("coefficient")] = settings.coefficient
+        self.clips = torch.zeros(steps, POOL, width + nq + 1, device=device)
+        self.first, self.before = torch.zeros_like(self.clips), self.clips.new_zeros(())
+        self.values = self.clips.new_zeros(len(self.metrics))
+        self.value("coefficient").fill_(settings.coefficient)
         self.paid = torch.zeros((), dtype=torch.int64, device=device)  # iterations with answers
         learner.optimizer.rates["actor"].fill_(settings.rate)
         self.changes = GroupChanges(learner.optimizer, "actor")
@@ -104,16 +103,17 @@ class Preference(RewardModel):
 
     def value(self, name: str) -> Tensor:
         """() one of `metrics`, live."""
-        return self.values[VALUES.index(name)]
+        return self.values[[metric.key for metric in self.metrics].index(name)]
 
     def rewards(self, x: Tensor) -> Tensor:
         """(members, …) r̂ of normalized views (…, nc): of a symmetric policy, the mean of both
         mirror images."""
-        rates = torch.stack([net(x)[..., 0] for net in self.ensemble])
+        nets: Any = self.ensemble
+        rates = torch.stack([net(x)[..., 0] for net in nets])
         if self.mirror is None:
             return rates
-        image = self.mirror(x)
-        return 0.5 * (rates + torch.stack([net(image)[..., 0] for net in self.ensemble]))
+        image: Tensor = self.mirror(x)
+        return 0.5 * (rates + torch.stack([net(image)[..., 0] for net in nets]))
 
     # -- an iteration, on the device ---------------------------------------------------------------
 
@@ -232,7 +232,9 @@ class Preference(RewardModel):
         if count and f"{iteration:06d}:0" not in self.labels.pairs(iteration):
             by_doubt = cfg.ask == "disagreement" and bool(self.value("answers") > 0)
             chosen = choose_pairs(
-                *(x.cpu() for x in (self.clips, self.first, self.alike)),
+                self.clips.cpu(),
+                self.first.cpu(),
+                self.alike.cpu(),
                 count,
                 across=cfg.across,
                 doubt=self.doubt if by_doubt else None,
