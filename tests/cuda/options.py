@@ -54,6 +54,7 @@ CASES = {name: (name, []) for name in TASKS} | {
     "attention": ("quadruped", ["algo.memory=attention"]),
     "plan": ("quadruped", [f"curriculum={{{SCHEDULE}}}"]),
     "rnd": ("cartpole", ["reward=rnd"]),
+    "preference": ("cartpole", ["reward=preference", "reward.alike=[]", "start=none"]),
     "pd": ("quadruped", ["robot.actuator.kind=pd"]),
     "dc": ("quadruped", [f"robot.actuator.{x}" for x in ("kind=dc", *SLOW)]),
     "everything": (

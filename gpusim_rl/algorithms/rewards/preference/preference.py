@@ -79,13 +79,13 @@ class Preference(RewardModel):
         layers = HiddenLayers(tuple(settings.hidden), "silu", generator)
         (width,), (nq,) = critic.shape, pose.shape
         nets = (mlp(width, 1, layers, 0.3) for _ in range(settings.members))
-        self.ensemble, self.mirror = nn.ModuleList(nets).to(device), learner.policy.critic_mirror
+        self.ensemble: Any = nn.ModuleList(nets).to(device)
+        self.mirror: Any = learner.policy.critic_mirror
         weights = {"all": list(self.ensemble.parameters())}
         self.fitting = FlatAdam(weights, settings.learning_rate)
-        self.actor, self.normalizer = (
-            copy.deepcopy(x).requires_grad_(False).to(device)
-            for x in (learner.policy.actor, learner.policy.critic_normalizer)
-        )
+        # of the policy at the start
+        self.actor: Any = copy.deepcopy(learner.policy.actor).requires_grad_(False)
+        self.normalizer: Any = copy.deepcopy(learner.policy.critic_normalizer)
         self.targets = control_slope(spec).T  # (action_width, nu)
         self.rollouts = -(-round(settings.seconds / spec.dt) // spec.num_steps)  # of a clip
         steps = self.rollouts * spec.num_steps
@@ -108,12 +108,11 @@ class Preference(RewardModel):
     def rewards(self, x: Tensor) -> Tensor:
         """(members, …) r̂ of normalized views (…, nc): of a symmetric policy, the mean of both
         mirror images."""
-        nets: Any = self.ensemble
-        rates = torch.stack([net(x)[..., 0] for net in nets])
+        rates = torch.stack([net(x)[..., 0] for net in self.ensemble])
         if self.mirror is None:
             return rates
-        image: Tensor = self.mirror(x)
-        return 0.5 * (rates + torch.stack([net(image)[..., 0] for net in nets]))
+        image = self.mirror(x)
+        return 0.5 * (rates + torch.stack([net(image)[..., 0] for net in self.ensemble]))
 
     # -- an iteration, on the device ---------------------------------------------------------------
 
