@@ -1,6 +1,7 @@
 """Searches whose members decide by themselves, in this process and in real ones."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -56,6 +57,7 @@ KL = "algo.target_kl: {log: [0.005, 0.05]}"
 SPACE = f"search.space={{{KL}, task.weights.calm: {{uniform: [1, 2]}}}}"
 PBT = ("search=pbt", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
 ASHA = ("search=asha", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
+OPTUNA = ("search=optuna", "search.trials=6", "iterations=3", "search.goal=reward")
 
 
 @pytest.fixture(autouse=True)
@@ -111,13 +113,14 @@ def same_weights(one: Search, other: Search) -> bool:
     )
 
 
-@pytest.mark.parametrize("words", [ASHA, PBT])
+@pytest.mark.parametrize("words", [ASHA, PBT, OPTUNA])
 def test_decisions_repeat_to_the_bit(words):
     """In one process or in two, of which one is slow and one is killed: rows and weights agree."""
     one, two = begin("one", *words), begin("two", *words)
     rows = finished(one)
     decided = [row for x in rows.values() for row in x if row.keys() & {"stopped", "copied"}]
-    assert decided
+    drawn = [x for x, y in rows.items() if not one.numbers[x] and y[0]["numbers"]]
+    assert decided or len(drawn) == 2
     rng = random.Random(1)
     slow = place(two, 1, 2)
     for _ in range(2):
@@ -402,6 +405,24 @@ def test_rules():
     assert rules.rounds(search, 10, 40) == [10, 20, 30]
 
 
+def test_numbers_of_optuna():
+    """A new member is drawn near those that were good; only the order of scores counts."""
+    pytest.importorskip("optuna")
+    space = {"a": {"log": [1e-6, 1e-1]}, "b": {"whole": [1, 9]}, "c": [[8], [16]]}
+
+    def score(x: dict[str, Any]) -> float:
+        return -abs(math.log10(x["a"]) + 3) - (x["c"] == [8])
+
+    seen = [(x, (score(x),)) for x in rules.first_numbers(space, 8, 1)]
+    for i in range(16):
+        found = rules.proposed(space, seen, i)
+        assert found == rules.proposed(space, [(x, (3 * y + 1,)) for x, (y,) in seen], i)
+        assert type(found["b"]) is int and found["c"] in space["c"]
+        seen.append((found, (score(found),)))
+    before, after = (sorted(y for _, (y,) in part)[-3:] for part in (seen[:8], seen[8:]))
+    assert after[0] > before[0] and after[-1] > -0.2
+
+
 def test_first_numbers():
     """Each range is covered evenly, by the seed alone."""
     space = {"a": {"log": [1e-3, 1e1]}, "b": {"whole": [1, 8]}, "c": ["x", "y"]}
@@ -420,7 +441,7 @@ def test_first_numbers():
 
 
 REFUSED = {
-    "search=ashaa": "choose one of asha, grid, none, pbt, random",
+    "search=ashaa": "choose one of asha, grid, none, optuna, pbt, random",
     "search=asha": "search=asha needs search.space",
     "search=asha search.trails=4": "did you mean search.trials",
     "search=asha search.trials=0": "a whole number from 1 to 200",
@@ -459,7 +480,7 @@ REFUSED = {
     f"search=asha search.every=100 search.space={{{KL}}}": "no decision before iterations=80",
     f"search=asha gate=true search.space={{{KL}}}": "gate=true: not with search=asha",
     f"search=asha save_every=5 search.space={{{KL}}}": "save_every=5: not with search=asha",
-    "search.trials=4": "search.trials needs search=grid, random, asha or pbt",
+    "search.trials=4": "search.trials needs search=grid, random, asha, pbt or optuna",
     f"-m search=asha seed=1,2 search.space={{{KL}}}": "leave out -m",
 }
 
