@@ -216,7 +216,7 @@ def test_what_cannot_be_copied_costs_one_decision(monkeypatch):
 
     monkeypatch.setattr(Member, "write_state", broken)
     rows = finished(search)
-    kept = {r["iteration"]: r["kept"] for x in rows.values() for r in x if "kept" in r}
+    kept = {r["iteration"]: r["error"] for x in rows.values() for r in x if "error" in r}
     assert "no checkpoint" in kept[2] and "does not fit this run" in kept[4]
     assert all(x[-1]["ended"] == "done" for x in rows.values())
     assert any("copied" in r and r["iteration"] == 6 for x in rows.values() for r in x)
@@ -392,7 +392,7 @@ def test_rules():
     assert [rules.source_of(scores, x, 0.5, 0.99) for x in scores] == [None, "c", None, "c"]
     search: Any = SimpleNamespace(name="asha", eta=2, trials=16)
     assert rules.rounds(search, 3, 40) == [3, 6, 12, 24]
-    assert [rules.kept(search, i) for i in range(6)] == [16, 8, 4, 2, 1, 1]
+    assert [rules.survivors(search, i) for i in range(6)] == [16, 8, 4, 2, 1, 1]
     search.name = "pbt"
     assert rules.rounds(search, 10, 40) == [10, 20, 30]
 
@@ -422,7 +422,7 @@ REFUSED = {
     f"search=pbt search.trials=2 search.space={{{KL}}}": "search=pbt needs 3 members at least",
     f"search=asha search.trials=3 search.eta=4 search.space={{{KL}}}": "needs 4 members",
     f"search=asha search.eta=1 search.space={{{KL}}}": "from 2 to 16",
-    f"search=pbt search.share=0.7 search.space={{{KL}}}": "search.share=0.7",
+    f"search=pbt search.quantile=0.7 search.space={{{KL}}}": "search.quantile=0.7",
     "search=asha search.space={algo.target_kll:{log:[1,2]}}": "did you mean algo.target_kl",
     "search=asha search.space={algo.target_kl:{lgo:[1,2]}}": "unknown 'lgo': did you mean log?",
     "search=asha search.space={algo.target_kl:{log:[2,1]}}": "the lower one first",
