@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,20 +107,25 @@ def same_weights(one: Search, other: Search) -> bool:
     )
 
 
-@pytest.mark.parametrize("words", [ASHA, PBT])
+def rows_of_metrics(search: Search, names: Iterable[str]) -> int:
+    """How many iterations members have written."""
+    files = [search.home / name / "metrics.jsonl" for name in names]
+    return sum(x.read_text().count("\n") for x in files if x.exists())
+
+
+@pytest.mark.parametrize("words", [ASHA, pytest.param(PBT, marks=pytest.mark.slow)])
 def test_decisions_repeat_to_the_bit(words):
     """In one process or in two, of which one is slow and one is killed: rows and weights agree."""
     one, two = begin("one", *words), begin("two", *words)
     rows = finished(one)
     decided = [row for x in rows.values() for row in x if row.keys() & {"stopped", "copied"}]
     assert decided
-    rng = random.Random(1)
-    slow = place(two, 1, 2)
-    for _ in range(2):
-        first = place(two, 0, 2)
-        time.sleep(rng.uniform(6, 12))
-        first.kill()
-        first.wait()
+    slow, first = place(two, 1, 2), place(two, 0, 2)
+    hosted = [*two.numbers][::2]
+    while rows_of_metrics(two, hosted) < 3 and first.poll() is None:
+        time.sleep(0.01)
+    first.kill()
+    assert first.wait() == -signal.SIGKILL
     first = place(two, 0, 2)
     assert first.wait(300) == slow.wait(300) == 0
     assert told(two) == rows
@@ -542,7 +548,7 @@ def test_grid_is_a_multirun(capsys):
 def test_the_command_may_be_ended_and_killed():
     """SIGTERM ends all after a checkpoint, SIGKILL ends the command alone, whose places notice it;
     resume= goes on to the same decisions, and trains no member anew that has ended."""
-    longer = (*ASHA[:2], *ASHA[-1:], "search.every=40", "iterations=160")
+    longer = (*ASHA[:2], *ASHA[-1:], "search.every=10", "iterations=40")
     rows = finished(begin("one", *longer))
     words = (*WORDS, *longer, SPACE, "run_dir=two", "report=false")
     line = [sys.executable, "-m", "gpusim_rl.commands.train"]
@@ -558,13 +564,13 @@ def test_the_command_may_be_ended_and_killed():
                 if sum(x.read_text().count("\n") for x in files) >= iterations:
                     process.send_signal(number)
                     break
-                time.sleep(0.02)
+                time.sleep(0.01)
             said, _ = process.communicate(timeout=300)
         return process.returncode, said
 
-    code, said = start_until(*words, iterations=20, number=signal.SIGTERM)
+    code, said = start_until(*words, iterations=6, number=signal.SIGTERM)
     assert code == 143 and "resume=two jobs=1 continues" in said
-    assert start_until("resume=two", iterations=180, number=signal.SIGKILL)[0] == -9
+    assert start_until("resume=two", iterations=45, number=signal.SIGKILL)[0] == -9
     done = subprocess.run(
         [*line, "resume=two"], env=env, check=False, capture_output=True, text=True
     )
