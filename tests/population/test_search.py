@@ -4,14 +4,18 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -576,3 +580,79 @@ def test_the_command_may_be_ended_and_killed():
     )
     assert done.returncode == 0 and "best of 4: member_" in done.stdout, done.stderr
     assert told(read_search(Path("two"))) == rows
+
+
+@pytest.fixture
+def two_machines(monkeypatch) -> Iterator[str]:
+    """The address of a Ray of two nodes with a core each, on this machine."""
+    for key, value in {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": "0123456789abcdef" * 2,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONPATH": search_path(),
+    }.items():
+        monkeypatch.setenv(key, value)
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    with socket.socket() as free, TemporaryDirectory(prefix="ray-") as folder:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        free.close()
+        head = ["--head", f"--port={address.partition(':')[2]}", "--include-dashboard=false"]
+        for words in ([*head, f"--temp-dir={folder}"], [f"--address={address}"]):
+            line = [*ray, "start", *words, "--num-cpus=1", "--node-ip-address=127.0.0.1"]
+            subprocess.run(line, check=True, capture_output=True)
+        yield address
+        for process in psutil.process_iter(["cmdline"]):
+            if any(folder in word for word in process.info["cmdline"] or ()):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+
+def places() -> dict[str, psutil.Process]:
+    """Number → the process of a place of this search, of those that run."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "gpusim_rl.population.place" in words:
+            found[words[words.index("gpusim_rl.population.place") + 2]] = process
+    return found
+
+
+@pytest.mark.slow
+def test_a_search_on_ray(two_machines):
+    """hydra/launcher=ray: the same decisions on two machines, one of whose processes is killed."""
+    pytest.importorskip("ray")
+    longer = (*ASHA[:2], *ASHA[-1:], "search.every=40", "iterations=160")
+    rows = finished(begin("one", *longer))
+    words = (*WORDS, *longer, SPACE, "run_dir=two", "report=false", "jobs=2")
+    launcher = ("hydra/launcher=ray", f"hydra.launcher.address={two_machines}")
+    line = [sys.executable, "-m", "gpusim_rl.commands.train", *words, *launcher]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True) as process:
+        while process.poll() is None:
+            files = Path("two").glob("*/metrics.jsonl")
+            if sum(x.read_text().count("\n") for x in files) >= 20:
+                place = places()["0"]
+                worker = place.parent()
+                assert worker and "ray::" in worker.name() + "".join(worker.cmdline())
+                worker.kill()
+                place.wait(30)  # it does not outlive the process of Ray
+                break
+            time.sleep(0.02)
+        said, error = process.communicate(timeout=300)
+    assert process.returncode == 0 and "best of 4: member_" in said, error
+    assert "place_0 was ended by signal 9: it goes on" in error
+    assert told(read_search(Path("two"))) == rows
+
+
+def test_what_ray_refuses(capsys, monkeypatch):
+    """Another resource than Ray's, or machines without a token: one line, and no folder is left."""
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    words = (*WORDS, *ASHA, SPACE, "run_dir=search", "hydra/launcher=ray")
+    for word, says in {
+        "hydra.launcher.partition=gpu": "Ray has address and the numbers num_cpus, num_gpus",
+        "hydra.launcher.num_gpus=-1": "Ray has address and the numbers num_cpus, num_gpus",
+        "hydra.launcher.address=10.0.0.1:6379": "hydra.launcher.address=10.0.0.1:6379: other",
+    }.items():
+        assert says in refused_here("train.py", *words, word, capsys=capsys)
