@@ -56,6 +56,8 @@ KL = "algo.target_kl: {log: [0.005, 0.05]}"
 SPACE = f"search.space={{{KL}, task.weights.calm: {{uniform: [1, 2]}}}}"
 PBT = ("search=pbt", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
 ASHA = ("search=asha", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
+# long enough to be killed in the middle
+LONGER = (*ASHA[:2], *ASHA[-1:], "search.every=10", "iterations=40")
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +85,12 @@ def finished(search: Search) -> dict[str, list[dict[str, Any]]]:
     """The rows after all members were hosted in this process, in turn."""
     assert host(search, [*search.numbers]) == 0
     return told(search)
+
+
+@pytest.fixture(scope="module")
+def decisions(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
+    """The rows of a search with LONGER that nothing has disturbed."""
+    return finished(begin(str(tmp_path_factory.mktemp("search") / "one"), *LONGER))
 
 
 def place(search: Search, number: int = 0, places: int = 1) -> subprocess.Popen[str]:
@@ -549,12 +557,10 @@ def test_grid_is_a_multirun(capsys):
 
 
 @pytest.mark.slow
-def test_the_command_may_be_ended_and_killed():
+def test_the_command_may_be_ended_and_killed(decisions):
     """SIGTERM ends all after a checkpoint, SIGKILL ends the command alone, whose places notice it;
     resume= goes on to the same decisions, and trains no member anew that has ended."""
-    longer = (*ASHA[:2], *ASHA[-1:], "search.every=10", "iterations=40")
-    rows = finished(begin("one", *longer))
-    words = (*WORDS, *longer, SPACE, "run_dir=two", "report=false")
+    words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false")
     line = [sys.executable, "-m", "gpusim_rl.commands.train"]
     env = os.environ | {"PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"}
 
@@ -579,7 +585,7 @@ def test_the_command_may_be_ended_and_killed():
         [*line, "resume=two"], env=env, check=False, capture_output=True, text=True
     )
     assert done.returncode == 0 and "best of 4: member_" in done.stdout, done.stderr
-    assert told(read_search(Path("two"))) == rows
+    assert told(read_search(Path("two"))) == decisions
 
 
 @pytest.fixture
@@ -619,30 +625,28 @@ def places() -> dict[str, psutil.Process]:
 
 
 @pytest.mark.slow
-def test_a_search_on_ray(two_machines):
+def test_a_search_on_ray(two_machines, decisions):
     """hydra/launcher=ray: the same decisions on two machines, one of whose processes is killed."""
     pytest.importorskip("ray")
-    longer = (*ASHA[:2], *ASHA[-1:], "search.every=40", "iterations=160")
-    rows = finished(begin("one", *longer))
-    words = (*WORDS, *longer, SPACE, "run_dir=two", "report=false", "jobs=2")
+    words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false", "jobs=2")
     launcher = ("hydra/launcher=ray", f"hydra.launcher.address={two_machines}")
     line = [sys.executable, "-m", "gpusim_rl.commands.train", *words, *launcher]
     pipe = subprocess.PIPE
     with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True) as process:
         while process.poll() is None:
             files = Path("two").glob("*/metrics.jsonl")
-            if sum(x.read_text().count("\n") for x in files) >= 20:
+            if sum(x.read_text().count("\n") for x in files) >= 6:
                 place = places()["0"]
                 worker = place.parent()
                 assert worker and "ray::" in worker.name() + "".join(worker.cmdline())
                 worker.kill()
                 place.wait(30)  # it does not outlive the process of Ray
                 break
-            time.sleep(0.02)
+            time.sleep(0.01)
         said, error = process.communicate(timeout=300)
     assert process.returncode == 0 and "best of 4: member_" in said, error
     assert "place_0 was ended by signal 9: it goes on" in error
-    assert told(read_search(Path("two"))) == rows
+    assert told(read_search(Path("two"))) == decisions
 
 
 def test_what_ray_refuses(capsys, monkeypatch):
