@@ -163,7 +163,7 @@ class SearchSection:
     goal: str
     every: int | None = number(Range(1, 2**31 - 1, whole=True, null=True, single=True))
     eta: int = number(Range(2, 16, whole=True))
-    share: float = number(Range(0, 0.5, above=True))
+    quantile: float = number(Range(0, 0.5, above=True))
 
     def __post_init__(self) -> None:
         check(self, "search")

@@ -4,7 +4,7 @@ Each member writes its scores and what it decided to search.jsonl of its run dir
 has learned to the folder `states` of the search. No process tells another what to do.
 
 A row has an `iteration` and one of these: `score` (a list), `stopped` (why), `copied` (of whom,
-with the `numbers` since), `kept` (why nothing could be copied), `ended` (done or failed; of one
+with the `numbers` since), `error` (why nothing could be copied), `ended` (done or failed; of one
 that is done, whether it has `reached` stop_at before the last iteration).
 """
 
@@ -137,7 +137,7 @@ class Member:
     def stops(self, i: int, mine: Score) -> bool | None:
         """Whether it goes on by the rule of asha; a row says why it does not."""
         section = self.search.section
-        keep = rules.kept(section, self.search.rounds.index(i) + 1)
+        keep = rules.survivors(section, self.search.rounds.index(i) + 1)
         others = {x: self.score_of(x, i) for x in self.siblings}
         goes_on = rules.goes_on(mine, self.name, others, keep)
         if goes_on is False:
@@ -153,14 +153,14 @@ class Member:
             return None
         known = {x: y for x, y in scores.items() if y and (isfinite(y[0]) or x == self.name)}
         rng = random.Random(f"{self.search.seed} {self.name} {i}")
-        source = rules.source_of(known, self.name, self.search.section.share, rng.random())
+        source = rules.source_of(known, self.name, self.search.section.quantile, rng.random())
         if source is None:
             return True
         try:
             state, _ = load(self.state_file(source, i))
             trainer.load_learned(state, f"{source} at iteration {i}")
         except (OSError, ValueError) as error:
-            self.once({"iteration": i, "kept": errors.reason(error), "of": source})
+            self.once({"iteration": i, "error": errors.reason(error), "of": source})
             return True
         iteration, space = trainer.loop.iteration, self.search.section.space or {}
         for key, number in iteration.numbers.items():
