@@ -250,10 +250,10 @@ def test_a_damaged_row_and_a_failed_member(monkeypatch):
     monkeypatch.setattr(
         Search,
         "configure",
-        lambda self, name: (
-            configure(self, name).replace({"algo.hidden": [0]})
+        lambda self, name, numbers: (
+            configure(self, name, numbers).replace({"algo.hidden": [0]})
             if name == "member_2"
-            else configure(self, name)
+            else configure(self, name, numbers)
         ),
     )
     rows = finished(search)
@@ -287,10 +287,10 @@ def test_a_failure_that_passes(monkeypatch):
     search = begin("search", "search=random", "search.trials=2", "search.goal=reward")
     configure, failing = Search.configure, [ValueError("no GPU")]
 
-    def broken(self: Search, name: str) -> Any:
+    def broken(self: Search, name: str, numbers: Any) -> Any:
         if failing and name == "member_1":
             raise failing[0]
-        return configure(self, name).replace({"iterations": 2})
+        return configure(self, name, numbers).replace({"iterations": 2})
 
     monkeypatch.setattr(Search, "configure", broken)
     assert finished(search)["member_1"][-1]["why"] == "no GPU"
@@ -352,7 +352,7 @@ def test_a_full_disk_at_the_end(monkeypatch):
         flush(self)
 
     monkeypatch.setattr(Rows, "flush", flush_late)
-    monkeypatch.setattr(Search, "configure", lambda self, name: int("no number"))
+    monkeypatch.setattr(Search, "configure", lambda *_: int("no number"))
     assert [*member.turns()] == [False, False]
     assert told(member.search)["member_0"][-1]["ended"] == "failed"
 
@@ -656,7 +656,7 @@ def test_a_search_on_ray(two_machines, decisions):
     with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True) as process:
         while process.poll() is None:
             files = Path("two").glob("*/metrics.jsonl")
-            if sum(x.read_text().count("\n") for x in files) >= 6:
+            if sum(x.read_text().count("\n") for x in files) >= 6 and "0" in places():
                 place = places()["0"]
                 worker = place.parent()
                 assert worker and "ray::" in worker.name() + "".join(worker.cmdline())
