@@ -24,7 +24,7 @@ import mujoco
 import numpy as np
 
 from benchmarks import program
-from gpusim_rl.commands.play_mode import DEMO
+from gpusim_rl.commands.modes import DEMO
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.deploy.onboard.log import Log
 from gpusim_rl.deploy.runtime import Policy

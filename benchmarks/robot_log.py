@@ -25,7 +25,7 @@ import numpy as np
 from mcap.reader import make_reader
 
 from benchmarks import program
-from gpusim_rl.commands.play_mode import DEMO
+from gpusim_rl.commands.modes import DEMO
 from gpusim_rl.core.waiting import print_now
 from gpusim_rl.deploy.onboard.guard import Guard
 from gpusim_rl.deploy.onboard.log import Log, read

@@ -73,7 +73,7 @@ def study(number: int) -> dict[str, Any]:
             break
         if i in rungs:
             scores = {x: members[x].scores[i] for x in alive}
-            keep = rules.kept(search, rungs.index(i) + 1)  # pyright: ignore
+            keep = rules.survivors(search, rungs.index(i) + 1)  # pyright: ignore
             alive = [
                 x
                 for x in alive

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import program
-from gpusim_rl.commands.play_mode import DEMO
+from gpusim_rl.commands.modes import DEMO
 from gpusim_rl.deploy.runtime import Policy
 from tests.serving import draw_readings, drive, metrics, process, session, write_alias
 from tests.serving import other_version as make_other

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import program
-from gpusim_rl.commands.play_mode import DEMO
+from gpusim_rl.commands.modes import DEMO
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.errors import exit_with_error, one_line_errors, printable, warn
 from gpusim_rl.core.files import write_whole

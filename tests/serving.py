@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 
-from gpusim_rl.commands.play_mode import DEMO
+from gpusim_rl.commands.modes import DEMO
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.files import write_whole
 from gpusim_rl.deploy.onboard.verdict import digest

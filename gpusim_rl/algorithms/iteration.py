@@ -110,13 +110,15 @@ class Iteration(Player):
         """Why the next iteration cannot begin yet; empty if it can. The same in all processes."""
         if not self.rewards:
             return ""
-        lines = [model.waits() for model in self.rewards] if self.group.rank == 0 else []
+        lines = (
+            [model.waits(self.iterations) for model in self.rewards] if self.group.rank == 0 else []
+        )
         return self.group.broadcast(next(filter(None, lines), ""))
 
     def iteration(self) -> None:
         """Collect and learn. But for `between` of reward models, nothing reads on the host."""
         for model in self.rewards:
-            model.between()
+            model.between(self.iterations)
         if self.schedule.write(self.numbers, self.env.success, self.iterations):
             self.env.update_observations()
         self.timer.start("iteration" if self.graph == "whole" else "")

@@ -179,12 +179,15 @@ class RewardModel(Protocol):
     def open(self, path: Path) -> None:
         """Learn the run's directory, before the first iteration. Nothing unless it is defined."""
 
-    def waits(self) -> str:
+    def waits(self, iteration: int) -> str:
         """Why the next iteration cannot begin yet, as a line; empty if it can. Asked on the host
-        again and again, of the first process alone."""
+        again and again, of the first process alone.
+
+        iteration: how many are done.
+        """
         return ""
 
-    def between(self) -> None:
+    def between(self, iteration: int) -> None:
         """What it does on the host before each iteration, outside any graph, such as reading new
         labels. Nothing unless it is defined."""
 

@@ -131,9 +131,15 @@ class Engine:
             where = f"cluster.address={address}" + f" with {self.labels}" * bool(self.labels)
             warn(f"{where} has {cores:.0f} cores: {actors} actors wait for more")
 
-    def start(self, kind: type[Any], where: dict[str, int], *args: object) -> tuple[Handle, Handle]:
-        """A new process with a worker, and the reference to what its `begin` returns."""
+    def start(
+        self, kind: type[Any], where: dict[str, int], *args: object, **resources: float
+    ) -> tuple[Handle, Handle]:
+        """A new process with a worker, and the reference to what its `begin` returns.
+
+        resources: other ones than the worker's cores, as `num_gpus`.
+        """
         options = {"num_cpus": kind.cores, "label_selector": self.labels if kind.cores else {}}
+        options |= resources
         self.processes.append(process := self.remote.options(**options).remote())
         return process, process.begin.remote(kind, where, *args)
 

@@ -6,7 +6,8 @@ Torch and MuJoCo are imported inside functions: mistakes in the command line are
 import re
 import sys
 
-from gpusim_rl.commands.play_mode import MODES, check_task, choose_mode, demo
+from gpusim_rl.commands.modes import check_task
+from gpusim_rl.commands.play_mode import MODES, choose_mode, demo
 from gpusim_rl.config import command_line
 from gpusim_rl.core import errors
 from gpusim_rl.core.provenance import limit_cores

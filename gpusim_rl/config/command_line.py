@@ -34,7 +34,11 @@ OPTIONS = {"--info": INFO, "-i": INFO, "--cfg": CFG, "-c": CFG}
 OPTIONS |= dict.fromkeys((*MULTIRUN, *HELP), ())
 NUMBERS = ("numbers",)  # a page of help
 OPTIONS |= dict.fromkeys(("--help", "-h"), NUMBERS)
-LAUNCHERS = ("submitit_slurm", "submitit_local")
+LAUNCHERS = {  # → its package, and the extra that has it
+    "submitit_slurm": ("submitit", "slurm"),
+    "submitit_local": ("submitit", "slurm"),
+    "ray": ("ray", "ray"),
+}
 LAUNCHER = ("hydra/launcher", "hydra.launcher.")  # beginnings of keys
 
 
@@ -151,8 +155,9 @@ def take_launcher(parsed: list[Override]) -> tuple[str, Plain, list[Override]]:
     chosen = str(of.pop("hydra/launcher", ""))
     if (chosen or of) and chosen not in LAUNCHERS:
         raise ValueError(f"hydra/launcher={chosen}: choose one of {', '.join(LAUNCHERS)}")
-    if chosen and not find_spec("submitit"):
-        raise ValueError(f"hydra/launcher={chosen} needs submitit: {install('slurm')}")
+    package, extra = LAUNCHERS.get(chosen, ("", ""))
+    if package and not find_spec(package):
+        raise ValueError(f"hydra/launcher={chosen} needs {package}: {install(extra)}")
     return chosen, {key.removeprefix(LAUNCHER[1]): x for key, x in of.items()}, others
 
 

@@ -157,13 +157,13 @@ class ClusterSection:
 class SearchSection:
     """The section `search`, of conf/search/none.yaml: how several trainings find numbers."""
 
-    name: str = word("none", "grid", "random", "asha", "pbt")
+    name: str = word("none", "grid", "random", "asha", "pbt", "optuna")
     trials: int = number(Range(1, 200, whole=True))
     space: Plain | None
     goal: str
     every: int | None = number(Range(1, 2**31 - 1, whole=True, null=True, single=True))
     eta: int = number(Range(2, 16, whole=True))
-    share: float = number(Range(0, 0.5, above=True))
+    quantile: float = number(Range(0, 0.5, above=True))
 
     def __post_init__(self) -> None:
         check(self, "search")

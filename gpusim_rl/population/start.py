@@ -1,4 +1,4 @@
-"""Several trainings by one command, on this machine or as jobs of Slurm, `jobs` of them at once.
+"""Several trainings by one command, on this machine or on a cluster, `jobs` of them at once.
 
 `train.py -m seed=1,2,3 algo.gamma=0.97,0.99 jobs=2` trains with each combination of the listed
 values, in a process of its own, as if somebody had typed its command line. So does search=grid. One
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from threading import Thread
-from typing import IO, Any
+from typing import IO
 
 import yaml
 
@@ -33,6 +33,7 @@ from gpusim_rl.config.validate import code_words
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import new_directory, write_whole
 from gpusim_rl.core.paths import program, quoted, search_path
+from gpusim_rl.population.clusters import RayJob, SlurmJob, submitter
 from gpusim_rl.population.search import (
     ROWS,
     Search,
@@ -57,10 +58,6 @@ SHOWN = {"success": "success", "return": "return", "time_s": "seconds"}  # score
 PERIOD = 0.1  # s between two looks at the processes
 DRAIN = 5.0  # s; a process that a training has left behind may keep its output open
 RESTARTS = 3  # of a killed place in a row in which no member went on
-COMMON = (  # resources that submitit has on every cluster; the others are Slurm's
-    *("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node"),
-    *("tasks_per_node", "stderr_to_stdout"),
-)
 
 
 @dataclass
@@ -108,29 +105,7 @@ def copy_lines(source: IO[str], target: IO[str], name: str) -> None:
             target.flush()
 
 
-class ClusterJob:
-    """A training that submitit has handed to a cluster as its `job`."""
-
-    def __init__(self, job: Any, name: str):
-        self.job, self.name = job, name
-        print(f"{name}: job {job.job_id}, its output is {job.paths.stdout}", flush=True)
-
-    def poll(self) -> int | None:
-        """Its exit code, 1 if the cluster ended it, or None while it waits or runs."""
-        if not self.job.done():
-            return None
-        try:
-            return self.job.result()
-        except Exception as error:  # submitit has several, and some of its own plugins'
-            errors.warn(f"{self.name}: {errors.reason(error)}")
-            return 1
-
-    def terminate(self) -> None:
-        """Cancel it: Slurm sends SIGTERM."""
-        self.job.cancel(check=False)
-
-
-Process = Child | ClusterJob
+Process = Child | SlurmJob | RayJob
 Start = Callable[[Job, int], Process]  # starts a training in a place, numbered from 0
 
 
@@ -145,7 +120,7 @@ def run_search(sweep: Sweep, search: Search) -> None:
         new = not (search.home / SEARCH).is_file()
         search = open_home(search)
         home, places = search.home, min(sweep.cfg.jobs, len(search.numbers))
-        start = starter(sweep, home, new)
+        start = starter(sweep, home, places, new)
     parent = 0 if sweep.launcher else os.getpid()
     words = [[str(home), f"{i}", f"{places}", f"{parent}"] for i in range(places)]
     jobs = [Job(i, line, f"place_{i}", program=PLACE) for i, line in enumerate(words)]
@@ -210,9 +185,9 @@ def run(sweep: Sweep) -> None:
     jobs = [Job(i, [*more, *line], run_name(line, sweep.lists)) for i, line in lines]
     with errors.one_line_errors():
         home = make_home(sweep) if first else None
-        start = starter(sweep, home, new=True)
-    places = len(jobs) if sweep.launcher and sweep.cfg.jobs == 1 else sweep.cfg.jobs
-    caught = train_all(jobs, home, min(places, len(jobs)), start)
+        places = len(jobs) if sweep.launcher and sweep.cfg.jobs == 1 else sweep.cfg.jobs
+        start = starter(sweep, home, places := min(places, len(jobs)), new=True)
+    caught = train_all(jobs, home, places, start)
     for path in home.iterdir() if home else ():
         with suppress(OSError):  # of a training that wrote nothing, such as with plan=true
             path.rmdir()
@@ -316,16 +291,17 @@ def command(job: Job, **variables: str) -> list[str]:
     return ["env", *(f"{name}={x}" for name, x in variables.items()), *words]
 
 
-def starter(sweep: Sweep, home: Path | None, new: bool) -> Start:
+def starter(sweep: Sweep, home: Path | None, places: int, new: bool) -> Start:
     """What starts trainings; ValueError if there is no such cluster: a new directory is removed."""
     if not home or not sweep.launcher:
         return on_this_machine(sweep)
     try:
-        return on_cluster(sweep, home)
+        submit = submitter(sweep, home, places)
     except ValueError:
         if new:
             shutil.rmtree(home)
         raise
+    return lambda job, _: submit(command(job), job.name)
 
 
 def on_this_machine(sweep: Sweep) -> Start:
@@ -352,24 +328,6 @@ def visible_devices() -> list[str]:
     import torch
 
     return [str(i) for i in range(torch.cuda.device_count())]
-
-
-def on_cluster(sweep: Sweep, home: Path) -> Start:
-    """Starts trainings as jobs of a cluster, whose output goes to files in `home`.
-
-    ValueError in one line if submitit finds no cluster, or refuses a resource.
-    """
-    import submitit  # pyright: ignore
-
-    try:
-        cluster = sweep.launcher.removeprefix("submitit_")
-        executor = submitit.AutoExecutor(folder=home / "cluster", cluster=cluster)
-        executor.update_parameters(
-            **{key if key in COMMON else f"slurm_{key}": x for key, x in sweep.resources.items()}
-        )
-    except Exception as error:  # submitit has several, and some of its own plugins'
-        raise ValueError(f"hydra/launcher={sweep.launcher}: {errors.reason(error)}") from None
-    return lambda job, place: ClusterJob(executor.submit(subprocess.call, command(job)), job.name)
 
 
 def exports(overrides: list[str]) -> bool:

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gpusim_rl.core.files import Plain
 from gpusim_rl.core.waiting import clock
-from gpusim_rl.population.rules import kept
+from gpusim_rl.population.rules import survivors
 from gpusim_rl.population.search import ROWS, Search, ending
 from gpusim_rl.runs.rows import Rows
 
@@ -25,7 +25,7 @@ class State:
     iteration: int  # of its last row of metrics
     score: list[float]  # the last one; empty if it has none
     ending: str  # stopped, done or failed; empty while it trains
-    told: str  # what it decided last, or how it ended
+    last_event: str  # what it decided last, or how it ended
     cpu_s: float
     rows: list[Plain] = field(repr=False)
 
@@ -40,14 +40,18 @@ def state(search: Search, name: str) -> State:
     metrics = Rows(search.home / name / "metrics.jsonl").read()
     iteration = metrics[-1]["iteration"] if metrics else 0
     scores = [row["score"] for row in rows if "score" in row]
-    told, end = "", ending(rows)
+    last_event, end = "", ending(rows)
     for row in rows:
-        for key, text in {"stopped": "stopped", "copied": "copied", "kept": "kept its own"}.items():
+        for key, text in {
+            "stopped": "stopped",
+            "copied": "copied",
+            "error": "kept its own",
+        }.items():
             if key in row:
-                told = f"{text} at {row['iteration']}: {row[key]}"
-        told = row.get("why", "done") if "ended" in row else told
+                last_event = f"{text} at {row['iteration']}: {row[key]}"
+        last_event = row.get("why", "done") if "ended" in row else last_event
     cpu_s = max((row.get("cpu_s", 0.0) for row in rows), default=0.0)
-    return State(name, iteration, scores[-1] if scores else [], end, told, cpu_s, rows)
+    return State(name, iteration, scores[-1] if scores else [], end, last_event, cpu_s, rows)
 
 
 def best_member(members: list[State]) -> State | None:
@@ -63,7 +67,7 @@ def planned(search: Search) -> int:
     if section.name != "asha":
         return total * len(search.numbers)
     ends = [0, *search.rounds, total]
-    return sum(kept(section, k) * (b - a) for k, (a, b) in enumerate(pairwise(ends)))
+    return sum(survivors(section, k) * (b - a) for k, (a, b) in enumerate(pairwise(ends)))
 
 
 class MemberTable:
@@ -73,7 +77,7 @@ class MemberTable:
         self.search, self.console = search, Console()
         self.live = Live(console=self.console) if self.console.is_terminal else None
         self.begun, self.first, self.due = time.monotonic(), -1, 0.0
-        self.told: dict[str, str] = {}
+        self.last_events: dict[str, str] = {}
         self.done = 0
 
     def __enter__(self) -> "MemberTable":
@@ -99,10 +103,10 @@ class MemberTable:
             self.live.update(self.table(members))
             return self.done
         for x in members:
-            if x.told and x.told != self.told.get(x.name):
-                self.told[x.name] = x.told
+            if x.last_event and x.last_event != self.last_events.get(x.name):
+                self.last_events[x.name] = x.last_event
                 score = f", {self.search.section.goal} {x.score[0]:.3f}" if x.score else ""
-                print(f"{x.name}: {x.told}{score}; {self.left()}", flush=True)
+                print(f"{x.name}: {x.last_event}{score}; {self.left()}", flush=True)
         return self.done
 
     def left(self) -> str:
@@ -124,7 +128,7 @@ class MemberTable:
             numbers = next((r["numbers"] for r in reversed(x.rows) if "numbers" in r), {})
             cells = [short(numbers.get(key, "")) for key in keys]
             score = f"{x.score[0]:.3f}" if x.score else ""
-            table.add_row(x.name, str(x.iteration), score, *cells, x.told)
+            table.add_row(x.name, str(x.iteration), score, *cells, x.last_event)
         return table
 
 

@@ -14,7 +14,7 @@ from gpusim_rl.report.scores import number_text
 from gpusim_rl.runs.run import SEARCH
 from gpusim_rl.runs.summary import Summary, number, word
 
-FATES = {"stopped": "stopped at {}: {}", "kept": "kept its own at {}: {}"}
+FATES = {"stopped": "stopped at {}: {}", "error": "kept its own at {}: {}"}
 FATES |= {"copied": "copied {1} at {0}"}
 
 

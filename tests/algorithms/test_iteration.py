@@ -102,7 +102,7 @@ def test_a_reward_model_pays_before_the_update():
 def test_a_reward_model_works_between_iterations(graph, monkeypatch):
     """On the host, once before each iteration; one that lacks a part is refused in one line."""
     seen = []
-    monkeypatch.setattr(Bonus, "between", lambda self: seen.append(self.value.item()))
+    monkeypatch.setattr(Bonus, "between", lambda self, done: seen.append(self.value.item()))
     algorithm = replace(spec.SPEC, make_rewards=lambda spec, learner: (Bonus(),))
     made = join(make_env("cartpole", 8), algorithm, settings(), **HOW, graph=graph)
     for _ in range(3):

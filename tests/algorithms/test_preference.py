@@ -164,11 +164,10 @@ def test_pairs_are_alike_and_worth_a_question(monkeypatch):
     assert choose(clips=none) is None
 
 
-def test_an_iteration_reads_nothing(here, monkeypatch):
-    """But for `between`, which is on the host, no tensor is read; clips and reward are finite."""
+def test_an_iteration_reads_nothing(here):
+    """Between two rounds no tensor is read; clips and reward are finite."""
     made = make_iteration(make_config(*WORLDS, *TASTE))
     made.iteration()
-    monkeypatch.setattr(Preference, "between", lambda self: None)
     reads_nothing(made, calls=300)
     assert made.report()()["distance"] < 1 and made.rewards[0].clips.isfinite().all()
 
@@ -254,7 +253,7 @@ def test_a_lost_reward_is_said_once(here, capsys):
         iteration.iteration()
     for _ in range(4):
         iteration.rewards[0].value("kept").fill_(0.8)
-        iteration.rewards[0].between()
+        iteration.rewards[0].between(2)
     said = capsys.readouterr().err
     assert said.count("the task's reward is 0.80 of what it was: lower reward.budget") == 1
     made.close()

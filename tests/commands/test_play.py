@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gpusim_rl.assembly.iteration import make_iteration
-from gpusim_rl.commands import play, play_mode
+from gpusim_rl.commands import modes, play, play_mode
 from gpusim_rl.config import check_words, compose, resume
 from gpusim_rl.envs import curriculum
 from gpusim_rl.evaluation import calibrate
@@ -73,7 +73,7 @@ def test_run_directory_is_whole(trained):
 
 def test_cores_are_limited(tmp_path):
     """threads=1 leaves play.py one core, whatever its mode; the gate says so before it begins."""
-    file = shutil.copy(play_mode.DEMO, tmp_path / "policy.onnx")
+    file = shutil.copy(modes.DEMO, tmp_path / "policy.onnx")
     words = ("mode=gate", f"onnx={file}", "gate.endurance.robots=1", *QUICK, "threads=1")
     done = command("play.py", *words, cwd=tmp_path)
     assert done.stdout.splitlines()[0].endswith(" s on 1 core"), done
@@ -149,7 +149,7 @@ def test_the_demo_is_shown_as_another_policy(line, film, monkeypatch):
     for name in ("video", "web"):
         monkeypatch.setitem(play_mode.MODES, name, play_mode.MODES[name]._replace(run=shown.append))
     play.main(line.split())
-    assert [(x["onnx"], x["video"]) for x in shown] == [(str(play_mode.DEMO), film)]
+    assert [(x["onnx"], x["video"]) for x in shown] == [(str(modes.DEMO), film)]
 
 
 @pytest.mark.parametrize("line, name", [("", "demo.onnx"), ("out=walk.onnx", "walk.onnx")])
@@ -157,7 +157,7 @@ def test_the_demo_as_a_file(here, line, name, capsys):
     """mode=export copies it, with its verdict."""
     play.main(["demo", "mode=export", *line.split()])
     assert capsys.readouterr().out == f"wrote {name}\n"
-    assert (here / name).read_bytes() == play_mode.DEMO.read_bytes()
+    assert (here / name).read_bytes() == modes.DEMO.read_bytes()
 
 
 def test_command_of_another_width(here, trained, capsys):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpusim_rl.commands.play_mode import DEMO
+from gpusim_rl.commands.modes import DEMO
 from gpusim_rl.deploy import runtime
 from gpusim_rl.deploy.onboard.guard import Guard
 from gpusim_rl.deploy.onboard.log import CHUNK, Log, encode, read

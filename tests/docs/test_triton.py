@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from gpusim_rl.commands.play_mode import DEMO
+from gpusim_rl.commands.modes import DEMO
 from gpusim_rl.deploy.runtime import Policy
 from tests.worlds import ROOT
 

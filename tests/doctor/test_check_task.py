@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusim_rl.commands import new_task, play_mode
+from gpusim_rl.commands import modes, new_task
 from gpusim_rl.doctor.check_task import check_task
 from tests.command_lines import SMALL
 from tests.worlds import refusal
@@ -107,7 +107,7 @@ def write(folder: Path, old: str = "", new: str = "") -> None:
 
 def findings_here(steps: int) -> list[str]:
     """The findings in the task of the working directory, with sim=native."""
-    configs = play_mode.check_configs(["task=pointer", "sim=native", "threads=1"])
+    configs = modes.check_configs(["task=pointer", "sim=native", "threads=1"])
     return [str(x) for x in check_task(configs, lambda line: None, steps=steps, worlds=8)]
 
 
@@ -134,7 +134,7 @@ def test_what_is_certain_fails(here, capsys):
     """The exit code is 1 if no training can succeed, and the last line counts the findings."""
     write(here, *MISTAKES["observation of one dimension"][:2])
     with pytest.raises(SystemExit) as stopped:
-        play_mode.check_task(["task=pointer", "sim=native", "threads=1"])
+        modes.check_task(["task=pointer", "sim=native", "threads=1"])
     assert (stopped.value.code, capsys.readouterr().out.splitlines()[-1]) == (1, "1 finding")
 
 
@@ -150,7 +150,7 @@ def test_what_is_certain_fails(here, capsys):
 def test_a_wrong_word_is_answered_in_one_line(words, says, capsys):
     """The words are those of a training, and a wrong one is named."""
     with pytest.raises(SystemExit) as stopped:
-        play_mode.check_task(words.split())
+        modes.check_task(words.split())
     error = capsys.readouterr().err
     assert stopped.value.code == 2 and re.fullmatch("error: .*\n", error) and says in error
 
@@ -172,7 +172,7 @@ def test_the_length_of_episodes_is_said(here):
     config = here / "conf" / "task" / "pointer.yaml"
     config.write_text(config.read_text().replace("dt: 0.05", "dt: 0.02"))
     lines: list[str] = []
-    configs = play_mode.check_configs(["task=pointer", "sim=native", "threads=1"])
+    configs = modes.check_configs(["task=pointer", "sim=native", "threads=1"])
     check_task(configs, lines.append, steps=30, worlds=4)
     says = "the task ends 100 % of the first episodes after 0.5 s on average"
     assert [says in line for line in lines if "actions: " in line] == [True, True], lines
@@ -182,7 +182,7 @@ def test_a_sound_task_has_no_findings(here):
     """The task of mode=new-task is checked in both simulators without a finding."""
     write(here)
     lines: list[str] = []
-    configs = play_mode.check_configs(["task=pointer", "threads=1"])
+    configs = modes.check_configs(["task=pointer", "threads=1"])
     assert [*configs] == ["native", "warp"]
     assert check_task(configs, lines.append, steps=80, worlds=4) == []
     assert any(line.startswith("random actions: success 0.00, return ") for line in lines)

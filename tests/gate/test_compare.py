@@ -12,7 +12,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from gpusim_rl.commands.play_mode import DEMO, choose_mode
+from gpusim_rl.commands.modes import DEMO
+from gpusim_rl.commands.play_mode import choose_mode
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.deploy.to_onnx import sealed

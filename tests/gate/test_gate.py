@@ -20,8 +20,9 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from gpusim_rl.commands import play, play_mode
-from gpusim_rl.commands.play_mode import DEMO, choose_mode, demo
+from gpusim_rl.commands import modes, play
+from gpusim_rl.commands.modes import DEMO
+from gpusim_rl.commands.play_mode import choose_mode, demo
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core import waiting
 from gpusim_rl.core.paths import ASSETS
@@ -644,7 +645,7 @@ def test_a_verdict_keeps_link_and_mode(file, monkeypatch, capsys):
     command_of_gate.evaluate_file(link, SETTINGS, 1)
     assert link.is_symlink() and stat.S_IMODE(file.stat().st_mode) == 0o640
     cfg = compose_plain("play", [f"onnx={link}", "mode=video"])
-    monkeypatch.setattr(play_mode, "film", lambda *args, **keys: None)
+    monkeypatch.setattr(modes, "film", lambda *args, **keys: None)
     play.play(cfg)
     today = datetime.now(UTC).date()
     said = capsys.readouterr().out

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpusim_rl.commands import play
-from gpusim_rl.commands.play_mode import DEMO
+from gpusim_rl.commands.modes import DEMO
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.core.errors import silence_mujoco
 from gpusim_rl.deploy import runtime

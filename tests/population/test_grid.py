@@ -14,6 +14,7 @@ import yaml
 
 from gpusim_rl.config import command_line
 from gpusim_rl.core.files import new_directory
+from gpusim_rl.population import clusters
 from gpusim_rl.population import start as multirun
 from tests.reports import make_run
 
@@ -242,7 +243,7 @@ def test_resources_of_slurm(here, monkeypatch, capfd):
         (here / name).write_text(f"#!/bin/sh\n{script}\n")
         (here / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(here), prepend=os.pathsep)
-    monkeypatch.setattr(multirun.ClusterJob, "poll", lambda self: 7)
+    monkeypatch.setattr(clusters.SlurmJob, "poll", lambda self: 7)
     words = [f"hydra.launcher.{x}" for x in ("timeout_min=9", "partition=gpu", "mem_gb=4")]
     assert start("seed=1,2", "hydra/launcher=submitit_slurm", *words) == 1
     assert "2 of 2 runs failed: seed_1 (exit code 7)" in capfd.readouterr().err
@@ -256,7 +257,8 @@ def test_without_submitit(monkeypatch, capsys):
     monkeypatch.setattr(command_line, "find_spec", lambda name: None)
     for word, says in (
         ("hydra/launcher=submitit_slurm", "needs submitit: python -m pip install -e"),
-        ("hydra/launcher=joblib", "choose one of submitit_slurm, submitit_local"),
+        ("hydra/launcher=ray", "needs ray: python -m pip install -e"),
+        ("hydra/launcher=joblib", "choose one of submitit_slurm, submitit_local, ray"),
         ("hydra.launcher.timeout_min=5", "choose one of submitit_slurm, submitit_local"),
     ):
         assert start("seed=1,2", word) == 2

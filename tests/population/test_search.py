@@ -1,16 +1,22 @@
 """Searches whose members decide by themselves, in this process and in real ones."""
 
 import json
+import math
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -51,6 +57,9 @@ KL = "algo.target_kl: {log: [0.005, 0.05]}"
 SPACE = f"search.space={{{KL}, task.weights.calm: {{uniform: [1, 2]}}}}"
 PBT = ("search=pbt", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
 ASHA = ("search=asha", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
+OPTUNA = ("search=optuna", "search.trials=6", "iterations=3", "search.goal=reward")
+# long enough to be killed in the middle
+LONGER = (*ASHA[:2], *ASHA[-1:], "search.every=10", "iterations=40")
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +89,12 @@ def finished(search: Search) -> dict[str, list[dict[str, Any]]]:
     return told(search)
 
 
+@pytest.fixture(scope="module")
+def decisions(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
+    """The rows of a search with LONGER that nothing has disturbed."""
+    return finished(begin(str(tmp_path_factory.mktemp("search") / "one"), *LONGER))
+
+
 def place(search: Search, number: int = 0, places: int = 1) -> subprocess.Popen[str]:
     """A process that hosts members."""
     line = [*PLACE, str(search.home), f"{number}", f"{places}", f"{os.getpid()}"]
@@ -106,20 +121,26 @@ def same_weights(one: Search, other: Search) -> bool:
     )
 
 
-@pytest.mark.parametrize("words", [ASHA, PBT])
+def rows_of_metrics(search: Search, names: Iterable[str]) -> int:
+    """How many iterations members have written."""
+    files = [search.home / name / "metrics.jsonl" for name in names]
+    return sum(x.read_text().count("\n") for x in files if x.exists())
+
+
+@pytest.mark.parametrize("words", [ASHA, OPTUNA, pytest.param(PBT, marks=pytest.mark.slow)])
 def test_decisions_repeat_to_the_bit(words):
     """In one process or in two, of which one is slow and one is killed: rows and weights agree."""
     one, two = begin("one", *words), begin("two", *words)
     rows = finished(one)
     decided = [row for x in rows.values() for row in x if row.keys() & {"stopped", "copied"}]
-    assert decided
-    rng = random.Random(1)
-    slow = place(two, 1, 2)
-    for _ in range(2):
-        first = place(two, 0, 2)
-        time.sleep(rng.uniform(6, 12))
-        first.kill()
-        first.wait()
+    drawn = [x for x, y in rows.items() if not one.numbers[x] and y[0]["numbers"]]
+    assert decided or len(drawn) == 2
+    slow, first = place(two, 1, 2), place(two, 0, 2)
+    hosted = [*two.numbers][::2]
+    while rows_of_metrics(two, hosted) < 3 and first.poll() is None:
+        time.sleep(0.01)
+    first.kill()
+    assert first.wait() == -signal.SIGKILL
     first = place(two, 0, 2)
     assert first.wait(300) == slow.wait(300) == 0
     assert told(two) == rows
@@ -216,7 +237,7 @@ def test_what_cannot_be_copied_costs_one_decision(monkeypatch):
 
     monkeypatch.setattr(Member, "write_state", broken)
     rows = finished(search)
-    kept = {r["iteration"]: r["kept"] for x in rows.values() for r in x if "kept" in r}
+    kept = {r["iteration"]: r["error"] for x in rows.values() for r in x if "error" in r}
     assert "no checkpoint" in kept[2] and "does not fit this run" in kept[4]
     assert all(x[-1]["ended"] == "done" for x in rows.values())
     assert any("copied" in r and r["iteration"] == 6 for x in rows.values() for r in x)
@@ -229,10 +250,10 @@ def test_a_damaged_row_and_a_failed_member(monkeypatch):
     monkeypatch.setattr(
         Search,
         "configure",
-        lambda self, name: (
-            configure(self, name).replace({"algo.hidden": [0]})
+        lambda self, name, numbers: (
+            configure(self, name, numbers).replace({"algo.hidden": [0]})
             if name == "member_2"
-            else configure(self, name)
+            else configure(self, name, numbers)
         ),
     )
     rows = finished(search)
@@ -266,10 +287,10 @@ def test_a_failure_that_passes(monkeypatch):
     search = begin("search", "search=random", "search.trials=2", "search.goal=reward")
     configure, failing = Search.configure, [ValueError("no GPU")]
 
-    def broken(self: Search, name: str) -> Any:
+    def broken(self: Search, name: str, numbers: Any) -> Any:
         if failing and name == "member_1":
             raise failing[0]
-        return configure(self, name).replace({"iterations": 2})
+        return configure(self, name, numbers).replace({"iterations": 2})
 
     monkeypatch.setattr(Search, "configure", broken)
     assert finished(search)["member_1"][-1]["why"] == "no GPU"
@@ -331,7 +352,7 @@ def test_a_full_disk_at_the_end(monkeypatch):
         flush(self)
 
     monkeypatch.setattr(Rows, "flush", flush_late)
-    monkeypatch.setattr(Search, "configure", lambda self, name: int("no number"))
+    monkeypatch.setattr(Search, "configure", lambda *_: int("no number"))
     assert [*member.turns()] == [False, False]
     assert told(member.search)["member_0"][-1]["ended"] == "failed"
 
@@ -392,9 +413,27 @@ def test_rules():
     assert [rules.source_of(scores, x, 0.5, 0.99) for x in scores] == [None, "c", None, "c"]
     search: Any = SimpleNamespace(name="asha", eta=2, trials=16)
     assert rules.rounds(search, 3, 40) == [3, 6, 12, 24]
-    assert [rules.kept(search, i) for i in range(6)] == [16, 8, 4, 2, 1, 1]
+    assert [rules.survivors(search, i) for i in range(6)] == [16, 8, 4, 2, 1, 1]
     search.name = "pbt"
     assert rules.rounds(search, 10, 40) == [10, 20, 30]
+
+
+def test_numbers_of_optuna():
+    """A new member is drawn near those that were good; only the order of scores counts."""
+    pytest.importorskip("optuna")
+    space = {"a": {"log": [1e-6, 1e-1]}, "b": {"whole": [1, 9]}, "c": [[8], [16]]}
+
+    def score(x: dict[str, Any]) -> float:
+        return -abs(math.log10(x["a"]) + 3) - (x["c"] == [8])
+
+    seen = [(x, (score(x),)) for x in rules.first_numbers(space, 8, 1)]
+    for i in range(16):
+        found = rules.proposed(space, seen, i)
+        assert found == rules.proposed(space, [(x, (3 * y + 1,)) for x, (y,) in seen], i)
+        assert type(found["b"]) is int and found["c"] in space["c"]
+        seen.append((found, (score(found),)))
+    before, after = (sorted(y for _, (y,) in part)[-3:] for part in (seen[:8], seen[8:]))
+    assert after[0] > before[0] and after[-1] > -0.2
 
 
 def test_first_numbers():
@@ -415,14 +454,14 @@ def test_first_numbers():
 
 
 REFUSED = {
-    "search=ashaa": "choose one of asha, grid, none, pbt, random",
+    "search=ashaa": "choose one of asha, grid, none, optuna, pbt, random",
     "search=asha": "search=asha needs search.space",
     "search=asha search.trails=4": "did you mean search.trials",
     "search=asha search.trials=0": "a whole number from 1 to 200",
     f"search=pbt search.trials=2 search.space={{{KL}}}": "search=pbt needs 3 members at least",
     f"search=asha search.trials=3 search.eta=4 search.space={{{KL}}}": "needs 4 members",
     f"search=asha search.eta=1 search.space={{{KL}}}": "from 2 to 16",
-    f"search=pbt search.share=0.7 search.space={{{KL}}}": "search.share=0.7",
+    f"search=pbt search.quantile=0.7 search.space={{{KL}}}": "search.quantile=0.7",
     "search=asha search.space={algo.target_kll:{log:[1,2]}}": "did you mean algo.target_kl",
     "search=asha search.space={algo.target_kl:{lgo:[1,2]}}": "unknown 'lgo': did you mean log?",
     "search=asha search.space={algo.target_kl:{log:[2,1]}}": "the lower one first",
@@ -454,7 +493,7 @@ REFUSED = {
     f"search=asha search.every=100 search.space={{{KL}}}": "no decision before iterations=80",
     f"search=asha gate=true search.space={{{KL}}}": "gate=true: not with search=asha",
     f"search=asha save_every=5 search.space={{{KL}}}": "save_every=5: not with search=asha",
-    "search.trials=4": "search.trials needs search=grid, random, asha or pbt",
+    "search.trials=4": "search.trials needs search=grid, random, asha, pbt or optuna",
     f"-m search=asha seed=1,2 search.space={{{KL}}}": "leave out -m",
 }
 
@@ -539,12 +578,10 @@ def test_grid_is_a_multirun(capsys):
 
 
 @pytest.mark.slow
-def test_the_command_may_be_ended_and_killed():
+def test_the_command_may_be_ended_and_killed(decisions):
     """SIGTERM ends all after a checkpoint, SIGKILL ends the command alone, whose places notice it;
     resume= goes on to the same decisions, and trains no member anew that has ended."""
-    longer = (*ASHA[:2], *ASHA[-1:], "search.every=40", "iterations=160")
-    rows = finished(begin("one", *longer))
-    words = (*WORDS, *longer, SPACE, "run_dir=two", "report=false")
+    words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false")
     line = [sys.executable, "-m", "gpusim_rl.commands.train"]
     env = os.environ | {"PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"}
 
@@ -558,15 +595,89 @@ def test_the_command_may_be_ended_and_killed():
                 if sum(x.read_text().count("\n") for x in files) >= iterations:
                     process.send_signal(number)
                     break
-                time.sleep(0.02)
+                time.sleep(0.01)
             said, _ = process.communicate(timeout=300)
         return process.returncode, said
 
-    code, said = start_until(*words, iterations=20, number=signal.SIGTERM)
+    code, said = start_until(*words, iterations=6, number=signal.SIGTERM)
     assert code == 143 and "resume=two jobs=1 continues" in said
-    assert start_until("resume=two", iterations=180, number=signal.SIGKILL)[0] == -9
+    assert start_until("resume=two", iterations=45, number=signal.SIGKILL)[0] == -9
     done = subprocess.run(
         [*line, "resume=two"], env=env, check=False, capture_output=True, text=True
     )
     assert done.returncode == 0 and "best of 4: member_" in done.stdout, done.stderr
-    assert told(read_search(Path("two"))) == rows
+    assert told(read_search(Path("two"))) == decisions
+
+
+@pytest.fixture
+def two_machines(monkeypatch) -> Iterator[str]:
+    """The address of a Ray of two nodes with a core each, on this machine."""
+    for key, value in {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": "0123456789abcdef" * 2,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONPATH": search_path(),
+    }.items():
+        monkeypatch.setenv(key, value)
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    with socket.socket() as free, TemporaryDirectory(prefix="ray-") as folder:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        free.close()
+        head = ["--head", f"--port={address.partition(':')[2]}", "--include-dashboard=false"]
+        for words in ([*head, f"--temp-dir={folder}"], [f"--address={address}"]):
+            line = [*ray, "start", *words, "--num-cpus=1", "--node-ip-address=127.0.0.1"]
+            subprocess.run(line, check=True, capture_output=True)
+        yield address
+        for process in psutil.process_iter(["cmdline"]):
+            if any(folder in word for word in process.info["cmdline"] or ()):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+
+def places() -> dict[str, psutil.Process]:
+    """Number → the process of a place of this search, of those that run."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "gpusim_rl.population.place" in words:
+            found[words[words.index("gpusim_rl.population.place") + 2]] = process
+    return found
+
+
+@pytest.mark.slow
+def test_a_search_on_ray(two_machines, decisions):
+    """hydra/launcher=ray: the same decisions on two machines, one of whose processes is killed."""
+    pytest.importorskip("ray")
+    words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false", "jobs=2")
+    launcher = ("hydra/launcher=ray", f"hydra.launcher.address={two_machines}")
+    line = [sys.executable, "-m", "gpusim_rl.commands.train", *words, *launcher]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True) as process:
+        while process.poll() is None:
+            files = Path("two").glob("*/metrics.jsonl")
+            if sum(x.read_text().count("\n") for x in files) >= 6 and "0" in places():
+                place = places()["0"]
+                worker = place.parent()
+                assert worker and "ray::" in worker.name() + "".join(worker.cmdline())
+                worker.kill()
+                place.wait(30)  # it does not outlive the process of Ray
+                break
+            time.sleep(0.01)
+        said, error = process.communicate(timeout=300)
+    assert process.returncode == 0 and "best of 4: member_" in said, error
+    assert "place_0 was ended by signal 9: it goes on" in error
+    assert told(read_search(Path("two"))) == decisions
+
+
+def test_what_ray_refuses(capsys, monkeypatch):
+    """Another resource than Ray's, or machines without a token: one line, and no folder is left."""
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    words = (*WORDS, *ASHA, SPACE, "run_dir=search", "hydra/launcher=ray")
+    for word, says in {
+        "hydra.launcher.partition=gpu": "Ray has address and the numbers num_cpus, num_gpus",
+        "hydra.launcher.num_gpus=-1": "Ray has address and the numbers num_cpus, num_gpus",
+        "hydra.launcher.address=10.0.0.1:6379": "hydra.launcher.address=10.0.0.1:6379: other",
+    }.items():
+        assert says in refused_here("train.py", *words, word, capsys=capsys)

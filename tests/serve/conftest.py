@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpusim_rl import registry
-from gpusim_rl.commands.play_mode import DEMO
+from gpusim_rl.commands.modes import DEMO
 from gpusim_rl.serve.registry import Registry
 from tests.serving import PASS, demo_with, other_version
 

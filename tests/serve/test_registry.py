@@ -20,7 +20,7 @@ import pytest
 
 from gpusim_rl import registry
 from gpusim_rl.commands import registry as commands
-from gpusim_rl.commands.play_mode import DEMO
+from gpusim_rl.commands.modes import DEMO
 from gpusim_rl.commands.registry import RefusedError
 from gpusim_rl.deploy.onboard.verdict import digest, read_verdict, with_verdict
 from gpusim_rl.gate import command as gate

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
-from gpusim_rl.commands.play_mode import DEMO
+from gpusim_rl.commands.modes import DEMO
 from gpusim_rl.deploy.runtime import Policy
 from gpusim_rl.serve.messages import pack, unpack
 from gpusim_rl.serve.pool import Pool, Version

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpusim_rl.commands.play_mode import DEMO, choose_mode
+from gpusim_rl.commands.modes import DEMO
+from gpusim_rl.commands.play_mode import choose_mode
 from gpusim_rl.config.compose import compose_plain
 from gpusim_rl.serve import settings
 from gpusim_rl.serve.follow import alias_file

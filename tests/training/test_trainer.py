@@ -40,8 +40,8 @@ class Slow(RewardModel):
         self.reference = SPEC.make_policy(spec, learner.cfg).requires_grad_(False)
         self.told = torch.zeros(3)
 
-    def between(self):
-        if int(self.spec.iteration) == 0:
+    def between(self, iteration):
+        if iteration == 0:
             self.reference.load_state_dict(self.policy.state_dict())
 
     def add_reward(self, record):

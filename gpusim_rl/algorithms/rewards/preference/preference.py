@@ -180,16 +180,15 @@ class Preference(RewardModel):
         if self.cfg.labels and self.spec.group.rank == 0:
             self.labels.adopt(Path(self.cfg.labels))
 
-    def waits(self) -> str:
+    def waits(self, iteration: int) -> str:
         """Which questions the training waits for, once it has asked them."""
-        rounds = self.round(int(self.spec.iteration))
-        if self.labels is None or not rounds:
+        if self.labels is None or not self.round(iteration):
             return ""
-        self.ask(int(self.spec.iteration))
+        self.ask(iteration)
         if not (self.cfg.wait and self.cfg.judge is None):
             return ""
         answered = {pair.removesuffix(AGAIN) for _, pair in self.labels.answers().valid()}
-        left = len(self.labels.pairs(int(self.spec.iteration)).keys() - answered)
+        left = len(self.labels.pairs(iteration).keys() - answered)
         return f"{left} pairs wait for an answer: play.py mode=label" if left else ""
 
     def round(self, iteration: int) -> int:
@@ -197,9 +196,8 @@ class Preference(RewardModel):
         since = iteration - self.rollouts
         return 1 + since // self.cfg.every if since >= 0 and since % self.cfg.every == 0 else 0
 
-    def between(self) -> None:
+    def between(self, iteration: int) -> None:
         """Take the reference at the start; in a round ask, read answers and learn from them."""
-        iteration = int(self.spec.iteration)
         if iteration == 0:  # now `start=` has given the weights
             for mine, module in (
                 (self.actor, self.policy.actor),
