@@ -87,7 +87,7 @@ def check_training(cfg: Plain, overrides: list[str], robot: bool = True) -> Conf
     if config.graph == "whole" and config.sim.conditional:
         raise ValueError("sim.conditional=true does not work with graph=whole: use graph=parts")
     if config.search.name == "none" and (idle := [x for x in keys if x.startswith("search.")]):
-        raise ValueError(f"{idle[0]} needs search=grid, random, asha or pbt")
+        raise ValueError(f"{idle[0]} needs search=grid, random, asha, pbt or optuna")
     curriculum.check_overrides(cfg, [*keys, *flatten(config.gpu)])
     check_extras(*(f"{group}={cfg[group]['name']}" for group in ("log", "sim", "cluster")))
     correction = cfg["algo"].get("correction", "none")

@@ -157,7 +157,7 @@ class ClusterSection:
 class SearchSection:
     """The section `search`, of conf/search/none.yaml: how several trainings find numbers."""
 
-    name: str = word("none", "grid", "random", "asha", "pbt")
+    name: str = word("none", "grid", "random", "asha", "pbt", "optuna")
     trials: int = number(Range(1, 200, whole=True))
     space: Plain | None
     goal: str

@@ -19,6 +19,7 @@ EXTRAS = {  # word → a module that it needs, the package that has it, and the 
     "log=mlflow": ("mlflow", "mlflow-skinny", "mlflow"),
     "sim=mjx": ("jax", "JAX", "mjx"),
     "cluster=ray": ("ray", "Ray", "ray"),
+    "search=optuna": ("optuna", "Optuna", "optuna"),
 }
 
 

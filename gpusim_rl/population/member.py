@@ -75,10 +75,11 @@ class Member:
         search = self.search
         keys = tuple(search.section.space or ()) if search.section.name == "pbt" else ()
         make = partial(make_iteration, changeable=keys)
-        trainer = Trainer(search.configure(self.name), make, observed=False)
+        while (first := self.first_numbers()) is None:
+            yield False
+        trainer = Trainer(search.configure(self.name, first), make, observed=False)
         with closing(trainer.steps(self.stop)) as steps:
             if not self.rows.read():
-                first = search.numbers[self.name]
                 self.write({"iteration": 0, "numbers": first})
             # a decision that a killed process has left open
             goes_on = yield from self.decide(trainer)
@@ -88,6 +89,17 @@ class Member:
                 goes_on = yield from self.decide(trainer)
         if goes_on and not trainer.loop.stopped:
             self.finish(trainer)
+
+    def first_numbers(self) -> Plain | None:
+        """The numbers with which it begins; None while those it is drawn from have not ended."""
+        if found := self.search.numbers[self.name]:
+            return found
+        number = [*self.search.numbers].index(self.name)
+        rows = [self.rows_of(x) for x in [*self.search.numbers][: number - rules.AHEAD + 1]]
+        if not all(map(ending, rows)):
+            return None
+        seen = [(next(x["numbers"] for x in y if "numbers" in x), last_score(y)) for y in rows]
+        return rules.proposed(self.search.section.space or {}, seen, self.search.seed + number)
 
     def finish(self, trainer: Trainer) -> None:
         """The last score, by which members are compared, and the final evaluation."""
@@ -185,7 +197,7 @@ class Member:
 
     def score_of(self, sibling: str, i: int) -> Score | None:
         """The score of a sibling at an iteration; None: it is still on its way there."""
-        rows = Rows(self.search.home / sibling / ROWS).read()
+        rows = self.rows_of(sibling)
         if found := [x["score"] for x in rows if x["iteration"] == i and "score" in x]:
             return tuple(found[0])
         last = rows[-1] if rows else {"iteration": 0}
@@ -193,6 +205,9 @@ class Member:
             return DONE
         # it has ended otherwise, or its row at this iteration is damaged
         return LOST if ending(rows) or last["iteration"] > i else None
+
+    def rows_of(self, name: str) -> list[Plain]:
+        return Rows(self.search.home / name / ROWS).read()
 
     def state_file(self, name: str, i: int) -> Path:
         return self.search.home / STATES / f"{name}-{i:06d}.safetensors"
@@ -226,3 +241,9 @@ class Member:
         except OSError:
             return False
         return True
+
+
+def last_score(rows: list[Plain]) -> Score:
+    """The last score of a member that has ended, LOST if it has failed."""
+    scores = [tuple(x["score"]) for x in rows if "score" in x]
+    return scores[-1] if scores and ending(rows) != "failed" else LOST

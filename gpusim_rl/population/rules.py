@@ -7,6 +7,8 @@ answer once the scores that are there settle it, and every later score leaves it
 import math
 import random
 from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
 
 from gpusim_rl.config.sections import SearchSection
 from gpusim_rl.core.files import Plain
@@ -15,6 +17,7 @@ Score = tuple[float, ...]  # the goal, then what orders members that are equal i
 LOST: Score = (-math.inf,)  # of a member that has failed, or whose row is damaged
 DONE: Score = (math.inf,)  # of one that has reached stop_at
 FACTORS = (0.8, 1.25)  # by which pbt changes a number, as in arXiv:1711.09846
+AHEAD = 4  # members of optuna that may train at once: a later one is drawn from those before them
 RESAMPLED = 0.25  # fraction of pbt's numbers that are drawn anew from their space
 
 
@@ -77,6 +80,36 @@ def number_at(space: Plain | list[float], quantile: float) -> float:
         return low + int(quantile * (high - low + 1))
     value = low * (high / low) ** quantile if kind == "log" else low + quantile * (high - low)
     return min(max(float(f"{value:.6g}"), low), high)  # short on a command line
+
+
+def proposed(space: Plain, seen: list[tuple[Plain, Score]], seed: int) -> Plain:
+    """The numbers of a new member by optuna's TPE (Bergstra et al., NeurIPS 2011).
+
+    seen: numbers and last score of each member that has ended. Their order alone counts.
+    """
+    optuna: Any = import_module("optuna")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    kinds = optuna.distributions
+    where, lists = {}, {key: x for key, x in space.items() if isinstance(x, list)}
+    for key, x in space.items():
+        if key in lists:
+            where[key] = kinds.CategoricalDistribution(range(len(x)))
+            continue
+        ((kind, ends),) = x.items()
+        whole, log = kind == "whole", kind == "log"
+        where[key] = (
+            kinds.IntDistribution(*ends) if whole else kinds.FloatDistribution(*ends, log=log)
+        )
+    sampler = optuna.samplers.TPESampler(n_startup_trials=0, seed=seed)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    order = sorted(score for _, score in seen)
+    for numbers, score in seen:
+        places = numbers | {key: x.index(numbers[key]) for key, x in lists.items()}
+        study.add_trial(
+            optuna.trial.create_trial(params=places, distributions=where, value=order.index(score))
+        )
+    found = study.ask(where).params
+    return found | {key: x[found[key]] for key, x in lists.items()}
 
 
 def first_numbers(space: Plain, trials: int, seed: int) -> list[Plain]:

@@ -29,12 +29,13 @@ from gpusim_rl.config.command_line import (
 from gpusim_rl.config.compose import compose_plain, parse
 from gpusim_rl.config.resume import check_training
 from gpusim_rl.config.sections import Config, SearchSection
+from gpusim_rl.config.validate import check_extras
 from gpusim_rl.core.errors import one_line_errors, warn
 from gpusim_rl.core.files import Plain, new_directory, read_text, write_whole
 from gpusim_rl.core.paths import quoted
 from gpusim_rl.core.sections import make
 from gpusim_rl.envs import curriculum
-from gpusim_rl.population.rules import first_numbers, rounds
+from gpusim_rl.population.rules import AHEAD, first_numbers, rounds
 from gpusim_rl.runs.rows import Rows
 from gpusim_rl.runs.run import SEARCH
 
@@ -49,7 +50,7 @@ NOT_HERE = dict.fromkeys(  # word of a single training → why it is none of a s
     ("plan", "start", "demos", "auto_resume", "cluster", "stop_when"),
     "members begin anew, each in one process, and end by its decisions",
 )
-FEWEST = {"asha": 2, "pbt": 3, "random": 1}  # members
+FEWEST = {"asha": 2, "optuna": AHEAD + 1, "pbt": 3, "random": 1}  # members
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Search:
     """A search of members that train in places, each a process that hosts some of them.
 
     Args:
-        base: words of all members. numbers: name of a member → key → its first value.
+        base: words of all members. numbers: name of a member → key → its first value;
+            empty where optuna draws it later.
         every: iterations before the first decision.
     """
 
@@ -79,14 +81,14 @@ class Search:
         """The iterations after which members decide."""
         return rounds(self.section, self.every, self.cfg.iterations)
 
-    def line(self, name: str) -> list[str]:
+    def line(self, name: str, numbers: Plain) -> list[str]:
         """The words of train.py that train a member, if it decided nothing."""
-        own = [f"{key}={json.dumps(x)}" for key, x in self.numbers[name].items()]
+        own = [f"{key}={json.dumps(x)}" for key, x in numbers.items()]
         return [*self.base, *own, f"seed={self.seed + [*self.numbers].index(name)}"]
 
-    def configure(self, name: str) -> Config:
-        """The configuration of a member, which goes on where it is."""
-        words = [*self.line(name), quoted("run_dir", self.home / name), "auto_resume=true"]
+    def configure(self, name: str, numbers: Plain) -> Config:
+        """The configuration of a member with its first numbers, which goes on where it is."""
+        words = [*self.line(name, numbers), quoted("run_dir", self.home / name), "auto_resume=true"]
         # a row comes at once where a checkpoint is due, also on a GPU
         words += ["export=none", "report=false", "log=none", f"save_every={self.every}"]
         return check_training(compose_plain("config", words), words)
@@ -142,6 +144,8 @@ def check_search(argv: list[str]) -> tuple[Sweep, Search | None]:
     home = Path(plain["run_dir"] or f"runs/search/{datetime.now():%Y-%m-%d_%H-%M-%S}")
     every = first_round(section, cfg)
     numbers = dict(zip(names, numbers, strict=True))
+    if section.name == "optuna":
+        numbers |= {x: {} for x in names[max(AHEAD, section.trials // 3) :]}
     search = Search(home, words, base, section, numbers, plain["seed"], every)
     for ends in corners(space):
         check_member(base, ends, cfg)
@@ -299,6 +303,7 @@ def check_entry(where: str, entry: Any, name: str) -> None:
 
 def check_words(section: SearchSection, plain: Plain, given: dict[str, str]) -> None:
     """ValueError if there are too few members, or a word is for a single training."""
+    check_extras(f"search={section.name}")
     fewest = max(FEWEST[section.name], section.eta if section.name == "asha" else 0)
     if section.trials < fewest:
         raise ValueError(
@@ -316,12 +321,13 @@ def first_round(section: SearchSection, cfg: Config) -> int:
     # the first episodes begin at staggered times: before one is whole, returns order nothing
     episode = math.ceil(round(task["episode"] / task["dt"]) / cfg.num_steps)
     every = section.every or max(episode, cfg.iterations // 8)
-    if section.name != "random" and every < episode:
+    decides = section.name in ("asha", "pbt")
+    if decides and every < episode:
         raise ValueError(
             f"search.every={every}: an episode lasts {episode} iterations, before which "
             "scores order nothing"
         )
-    if section.name != "random" and every >= cfg.iterations:
+    if decides and every >= cfg.iterations:
         raise ValueError(f"search.every={every}: no decision before iterations={cfg.iterations}")
     return every
 

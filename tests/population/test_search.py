@@ -1,6 +1,7 @@
 """Searches whose members decide by themselves, in this process and in real ones."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -57,6 +58,7 @@ KL = "algo.target_kl: {log: [0.005, 0.05]}"
 SPACE = f"search.space={{{KL}, task.weights.calm: {{uniform: [1, 2]}}}}"
 PBT = ("search=pbt", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
 ASHA = ("search=asha", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
+OPTUNA = ("search=optuna", "search.trials=6", "iterations=3", "search.goal=reward")
 # long enough to be killed in the middle
 LONGER = (*ASHA[:2], *ASHA[-1:], "search.every=10", "iterations=40")
 
@@ -133,13 +135,17 @@ def rows_of_metrics(search: Search, names: Iterable[str]) -> int:
     return sum(x.read_text().count("\n") for x in files if x.exists())
 
 
-@pytest.mark.parametrize("words", [ASHA, pytest.param(PBT, marks=pytest.mark.slow)])
+SLOWER = [pytest.param(words, marks=pytest.mark.slow) for words in (OPTUNA, PBT)]
+
+
+@pytest.mark.parametrize("words", [ASHA, *SLOWER], ids=["asha", "optuna", "pbt"])
 def test_decisions_repeat_to_the_bit(words, undisturbed):
     """In one process or in two, of which one is killed and goes on: rows and weights agree."""
     one, two = undisturbed(words), begin("two", *words)
     rows = told(one)
     decided = [row for x in rows.values() for row in x if row.keys() & {"stopped", "copied"}]
-    assert decided
+    drawn = [x for x, y in rows.items() if not one.numbers[x] and y[0]["numbers"]]
+    assert decided or len(drawn) == 2
     slow, first = place(two, 1, 2), place(two, 0, 2)
     hosted = [*two.numbers][::2]
     while rows_of_metrics(two, hosted) < 3 and first.poll() is None:
@@ -254,10 +260,10 @@ def test_a_damaged_row_and_a_failed_member(monkeypatch):
     monkeypatch.setattr(
         Search,
         "configure",
-        lambda self, name: (
-            configure(self, name).replace({"algo.hidden": [0]})
+        lambda self, name, numbers: (
+            configure(self, name, numbers).replace({"algo.hidden": [0]})
             if name == "member_2"
-            else configure(self, name)
+            else configure(self, name, numbers)
         ),
     )
     rows = finished(search)
@@ -291,10 +297,10 @@ def test_a_failure_that_passes(monkeypatch):
     search = begin("search", "search=random", "search.trials=2", "search.goal=reward")
     configure, failing = Search.configure, [ValueError("no GPU")]
 
-    def broken(self: Search, name: str) -> Any:
+    def broken(self: Search, name: str, numbers: Any) -> Any:
         if failing and name == "member_1":
             raise failing[0]
-        return configure(self, name).replace({"iterations": 2})
+        return configure(self, name, numbers).replace({"iterations": 2})
 
     monkeypatch.setattr(Search, "configure", broken)
     assert finished(search)["member_1"][-1]["why"] == "no GPU"
@@ -356,7 +362,7 @@ def test_a_full_disk_at_the_end(monkeypatch):
         flush(self)
 
     monkeypatch.setattr(Rows, "flush", flush_late)
-    monkeypatch.setattr(Search, "configure", lambda self, name: int("no number"))
+    monkeypatch.setattr(Search, "configure", lambda *_: int("no number"))
     assert [*member.turns()] == [False, False]
     assert told(member.search)["member_0"][-1]["ended"] == "failed"
 
@@ -422,6 +428,24 @@ def test_rules():
     assert rules.rounds(search, 10, 40) == [10, 20, 30]
 
 
+def test_numbers_of_optuna():
+    """A new member is drawn near those that were good; only the order of scores counts."""
+    pytest.importorskip("optuna")
+    space = {"a": {"log": [1e-6, 1e-1]}, "b": {"whole": [1, 9]}, "c": [[8], [16]]}
+
+    def score(x: dict[str, Any]) -> float:
+        return -abs(math.log10(x["a"]) + 3) - (x["c"] == [8])
+
+    seen = [(x, (score(x),)) for x in rules.first_numbers(space, 8, 1)]
+    for i in range(16):
+        found = rules.proposed(space, seen, i)
+        assert found == rules.proposed(space, [(x, (3 * y + 1,)) for x, (y,) in seen], i)
+        assert type(found["b"]) is int and found["c"] in space["c"]
+        seen.append((found, (score(found),)))
+    before, after = (sorted(y for _, (y,) in part)[-3:] for part in (seen[:8], seen[8:]))
+    assert after[0] > before[0] and after[-1] > -0.2
+
+
 def test_first_numbers():
     """Each range is covered evenly, by the seed alone."""
     space = {"a": {"log": [1e-3, 1e1]}, "b": {"whole": [1, 8]}, "c": ["x", "y"]}
@@ -440,7 +464,7 @@ def test_first_numbers():
 
 
 REFUSED = {
-    "search=ashaa": "choose one of asha, grid, none, pbt, random",
+    "search=ashaa": "choose one of asha, grid, none, optuna, pbt, random",
     "search=asha": "search=asha needs search.space",
     "search=asha search.trails=4": "did you mean search.trials",
     "search=asha search.trials=0": "a whole number from 1 to 200",
@@ -479,7 +503,7 @@ REFUSED = {
     f"search=asha search.every=100 search.space={{{KL}}}": "no decision before iterations=80",
     f"search=asha gate=true search.space={{{KL}}}": "gate=true: not with search=asha",
     f"search=asha save_every=5 search.space={{{KL}}}": "save_every=5: not with search=asha",
-    "search.trials=4": "search.trials needs search=grid, random, asha or pbt",
+    "search.trials=4": "search.trials needs search=grid, random, asha, pbt or optuna",
     f"-m search=asha seed=1,2 search.space={{{KL}}}": "leave out -m",
 }
 
@@ -641,7 +665,7 @@ def test_a_search_on_ray(two_machines, undisturbed):
     with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True) as process:
         while process.poll() is None:
             files = Path("two").glob("*/metrics.jsonl")
-            if sum(x.read_text().count("\n") for x in files) >= 6:
+            if sum(x.read_text().count("\n") for x in files) >= 6 and "0" in places():
                 place = places()["0"]
                 worker = place.parent()
                 assert worker and "ray::" in worker.name() + "".join(worker.cmdline())
