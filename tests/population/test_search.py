@@ -590,7 +590,7 @@ def test_grid_is_a_multirun(capsys):
 def test_the_command_may_be_ended_and_killed(undisturbed):
     """SIGTERM ends all after a checkpoint, SIGKILL ends the command alone, whose places notice it;
     resume= goes on to the same decisions, and trains no member anew that has ended."""
-    words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false")
+    words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false", "export=none")
     line = [sys.executable, "-m", "gpusim_rl.commands.train"]
     env = os.environ | {"PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"}
 
@@ -658,7 +658,7 @@ def places() -> dict[str, psutil.Process]:
 def test_a_search_on_ray(two_machines, undisturbed):
     """hydra/launcher=ray: the same decisions on two machines, one of whose processes is killed."""
     pytest.importorskip("ray")
-    words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false", "jobs=2")
+    words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false", "export=none", "jobs=2")
     launcher = ("hydra/launcher=ray", f"hydra.launcher.address={two_machines}")
     line = [sys.executable, "-m", "gpusim_rl.commands.train", *words, *launcher]
     pipe = subprocess.PIPE
