@@ -127,7 +127,7 @@ def test_what_is_changed_is_used(kind, trained):
     """Each changed number is what the kernels read, also when iterations are replayed."""
     trained(kind, CAPTURED)
     trainer, changed = resumed(kind, changes(kind)), changes(kind)
-    iteration = trainer.loop.iteration
+    iteration: Any = trainer.loop.iteration
     for key, value in changed.items():
         for now in read_back(kind, key, iteration, trainer.cfg.plain):
             assert float(now) == pytest.approx(value, rel=1e-6), key
