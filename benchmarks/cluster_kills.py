@@ -4,6 +4,7 @@
 
 Parts, all unless given:
     actors     SIGKILL of actors at drawn moments of a training of cartpole, and the same without
+    server     the same with cluster.inference=central: SIGKILL of its server, too
     evaluator  SIGKILL of the evaluator, in trainings of cartpole that an evaluation ends
     notice     SIGTERM of actors: each hands in its packet before it ends
     learner    SIGKILL of train.py with cluster.sync=true and auto_resume=true; its last checkpoint
@@ -66,9 +67,9 @@ def ledger(made: Any, name: str) -> bool:
     return exact
 
 
-def learn(kills: int, seed: int) -> bool:
-    """Train cartpole to its goal, and kill actors at drawn moments meanwhile."""
-    cfg, rng = make_config(*CARTPOLE, *CLUSTER, f"seed={seed}"), random.Random(seed)
+def learn(kills: int, seed: int, *words: str) -> bool:
+    """Train cartpole to its goal, and kill actors at drawn moments meanwhile, and a server."""
+    cfg, rng = make_config(*CARTPOLE, *CLUSTER, f"seed={seed}", *words), random.Random(seed)
     made: Any = make_iteration(cfg)
     steps, best, due, starts, lives = 0, 0.0, rng.uniform(0, 2), [], [0, 0]
     last = time.monotonic()
@@ -82,7 +83,9 @@ def learn(kills: int, seed: int) -> bool:
                 with suppress(OSError):  # it has ended again
                     starts.append(cpu_seconds(slot.pid))
         if kills and time.monotonic() - last > due:
-            slot = rng.choice([x for x in made.source.slots if not x.starting] or [None])
+            source = made.source
+            server = [source.server] * bool(source.exchange)
+            slot = rng.choice([x for x in [*source.slots, *server] if not x.starting] or [None])
             if slot:
                 os.kill(slot.pid, signal.SIGKILL)
                 kills -= 1
@@ -99,6 +102,12 @@ def learn(kills: int, seed: int) -> bool:
 def actors(kills: int, seed: int) -> bool:
     """With kills and without."""
     return all([learn(0, seed), learn(kills, seed)])
+
+
+def server(kills: int, seed: int) -> bool:
+    """With kills and without, where a server computes the network."""
+    central = "cluster.inference=central"
+    return all([learn(0, seed, central), learn(kills, seed, central)])
 
 
 def train(kills: int, seed: int, rng: random.Random) -> tuple[int, bool]:
@@ -202,7 +211,7 @@ def guarded(driver: int) -> list[str]:
     return [line[-2] for line in lines if "gpusim_rl.cluster.guard" in line]
 
 
-PARTS = {x.__name__: x for x in (actors, evaluator, notice, learner)}
+PARTS = {x.__name__: x for x in (actors, server, evaluator, notice, learner)}
 
 
 def main(words: list[str]) -> None:

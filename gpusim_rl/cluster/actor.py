@@ -1,29 +1,20 @@
 """An actor: worlds and a copy of the policy, which fill a record. It knows no learner."""
 
 import time
-from typing import Any
 
 import torch
 
 from gpusim_rl.algorithms.collector import Collector, choose_columns, step_columns
 from gpusim_rl.assembly.environment import build_env
-from gpusim_rl.cluster.ledger import Packet, digest
+from gpusim_rl.cluster.central import CentralCompute, Exchange
+from gpusim_rl.cluster.ledger import Packet, digest, identity
 from gpusim_rl.cluster.packing import Arrays, host, pack, tensor
 from gpusim_rl.config.sections import Config
+from gpusim_rl.core.files import Plain
 from gpusim_rl.core.graphs import PartTimer
-from gpusim_rl.core.provenance import versions
 from gpusim_rl.core.record import Columns, Record
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.networks.policy import Policy
-
-MAY_DIFFER = ("gpu", "machine")  # of `versions`, between two machines of a cluster
-
-
-def identity(cfg: Config) -> dict[str, str]:
-    """What actors and learner must have in common, by its name in a message."""
-    packages = {name: x for name, x in versions().items() if name not in MAY_DIFFER}
-    task = {name: cfg.plain[name] for name in ("task", "robot", "terrain", "sim", "curriculum")}
-    return packages | {"task": digest(repr(task))}
 
 
 class Actor:
@@ -31,6 +22,7 @@ class Actor:
 
     Args:
         policy: a copy of the learner's; columns: that the learner wants of each step.
+        exchange: where the network is computed, if not here.
         actor: its number; life: how often it was begun before.
         first, count: its worlds, by their global ids.
         again: the life of these worlds, which chooses their random numbers.
@@ -40,9 +32,10 @@ class Actor:
 
     def __init__(
         self,
-        plain: dict[str, Any],
+        plain: Plain,
         policy: Policy,
         columns: Columns,
+        exchange: Exchange | None = None,
         *,
         actor: int,
         life: int,
@@ -68,6 +61,9 @@ class Actor:
         graph = "off" if cfg.graph == "off" else "parts"
         timer = PartTimer(env.device)
         self.collector = Collector(env, policy, record, graph=graph, fuse=cfg.fuse, timer=timer)
+        self.central = CentralCompute(exchange, actor, life) if exchange else None
+        if self.central:
+            self.policy.compute = self.central  # type: ignore[attr-defined]
 
     def identity(self) -> dict[str, str]:
         """What the learner compares with its own before it takes anything from here."""
@@ -83,6 +79,8 @@ class Actor:
         start, record, env = time.monotonic(), self.collector.record, self.env
         named = {name: tensor(x) for name, x in weights.items()}
         self.policy.load(named, f"version {version} of the policy")
+        if self.central:
+            self.central.version = version
         for key, place in self.numbers.items():
             place.copy_(tensor(numbers[key]))
         if self.numbers:

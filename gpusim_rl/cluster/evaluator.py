@@ -6,9 +6,10 @@ from typing import Any
 import torch
 
 from gpusim_rl.assembly.environment import build_env
-from gpusim_rl.cluster.actor import identity
+from gpusim_rl.cluster.ledger import identity
 from gpusim_rl.cluster.packing import Arrays, tensor
 from gpusim_rl.config.sections import Config
+from gpusim_rl.core.files import Plain
 from gpusim_rl.envs.curriculum import Curriculum
 from gpusim_rl.networks.policy import Policy
 
@@ -21,7 +22,7 @@ class Evaluator:
 
     cores = 0  # of Ray's: it begins even where the actors have all of them
 
-    def __init__(self, plain: dict[str, Any], policy: Policy):
+    def __init__(self, plain: Plain, policy: Policy):
         torch.set_num_threads(1)
         self.cfg, self.policy = Config.of(plain | {"device": "cpu"}), policy
         self.schedule = Curriculum(self.cfg.curriculum)

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpusim_rl.cluster.packing import Arrays
+from gpusim_rl.config.sections import Config
+from gpusim_rl.core.provenance import versions
 
+MAY_DIFFER = ("gpu", "machine")  # of `versions`, between two machines of a cluster
 FOREIGN = ("columns", "life", "twice", "version")  # refusals of packets that have no account
 
 
@@ -31,6 +34,13 @@ class Packet:
 def digest(text: str) -> str:
     """A short text that two different texts do not share."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def identity(cfg: Config) -> dict[str, str]:
+    """What actors and learner must have in common, by its name in a message."""
+    packages = {name: x for name, x in versions().items() if name not in MAY_DIFFER}
+    task = {name: cfg.plain[name] for name in ("task", "robot", "terrain", "sim", "curriculum")}
+    return packages | {"task": digest(repr(task))}
 
 
 class Ledger:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from gpusim_rl.algorithms.learner import Learner
-from gpusim_rl.cluster.actor import Actor, identity
+from gpusim_rl.cluster.actor import Actor
+from gpusim_rl.cluster.central import Exchange, InferenceServer
 from gpusim_rl.cluster.engine import Engine, Handle, ProcessLost
 from gpusim_rl.cluster.evaluator import Evaluator
-from gpusim_rl.cluster.ledger import Ledger, Packet, digest
+from gpusim_rl.cluster.ledger import Ledger, Packet, digest, identity
 from gpusim_rl.cluster.packing import Arrays, host, shaped, size, tensor, unpack
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import PeerLost
@@ -107,9 +108,13 @@ class RemoteSource:
         self.sent: tuple[int, Handle] = -1, None  # a version, and the reference to its weights
         self.version, self.deaths, self.spent = 0, 0, ReportSums()
         self.evaluator = RemoteEvaluator(self, ActorSlot("the evaluator"))
+        self.server, self.exchange = ActorSlot("the inference server"), None
+        if section.inference == "central":
+            parts = [slice(x.first, x.first + x.count) for x in self.slots]
+            self.exchange = Exchange(env, learner.policy, parts, section.lag_limit + 2)
         self.engine = Engine(section.actors, section.address, section.labels)
         policy = copy.deepcopy(learner.policy).to(torch.device("cpu"))
-        metadata = cfg.plain, policy, record.columns
+        metadata = cfg.plain, policy, record.columns, self.exchange
         self.metadata = [self.engine.put(x) for x in metadata]
         try:
             self.start_all()
@@ -132,6 +137,26 @@ class RemoteSource:
         where |= {"count": slot.count // agents, "again": 0 if self.sync else life}
         slot.process, slot.starting = self.engine.start(Actor, where, *self.metadata)
         slot.asked = None
+
+    def wait(self, references: list[Handle]) -> list[Handle]:
+        """Those references that are ready, at least one. A server that ends is started again."""
+        slot, (plain, policy, _, exchange) = self.server, self.metadata
+        while self.exchange:
+            try:
+                if not slot.asked:
+                    about = plain, policy, exchange, str(self.env.device)
+                    slot.process, begun = self.engine.start(InferenceServer, {}, *about)
+                    slot.pid, metadata = self.engine.get(begun)
+                    self.check_identity(slot, metadata)
+                    slot.asked = self.engine.call(slot.process, "serve")
+                ready = self.engine.ready([slot.asked, *references])
+                if slot.asked not in ready:
+                    return ready
+                self.engine.get(slot.asked)
+            except ProcessLost as error:
+                slot.asked = None
+                self.count_death(slot, "has ended", error)
+        return self.engine.ready(references)
 
     def wait_for(self, actor: int) -> None:
         """Wait until an actor has begun, and check what it is; one that ends is started again."""
@@ -177,7 +202,8 @@ class RemoteSource:
         while True:
             self.wait_for(actor)
             try:
-                return self.engine.get(ask(self.slots[actor]))
+                (reference,) = self.wait([ask(self.slots[actor])])
+                return self.engine.get(reference)
             except ProcessLost as error:
                 self.replace(actor, reason=error)
 
@@ -279,7 +305,7 @@ class RemoteSource:
         """Wait for an actor: for a packet, or that it has begun, or that it has ended."""
         waits = {slot.starting or slot.asked: i for i, slot in enumerate(self.slots)}
         waits.pop(None, None)  # of those that may not collect yet
-        for reference in self.engine.ready([*waits]):
+        for reference in self.wait([*waits]):
             actor, slot = waits[reference], self.slots[waits[reference]]
             if slot.starting:
                 self.wait_for(actor)
@@ -308,6 +334,7 @@ class RemoteSource:
             return False
         slot = self.slots[packet.actor]
         slot.seconds, slot.idle, slot.deaths = packet.seconds, packet.idle, 0
+        self.server.deaths = 0
         spent, env = self.spent, self.env
         spent.bytes += size([packet.sums, packet.worst, packet.body])
         spent.steps += packet.steps
@@ -347,7 +374,10 @@ class RemoteSource:
         """The reference to the weights of now: it is made once for a version."""
         if self.sent[0] != self.version:
             live = self.learner.tensors().items()
-            weights = {name: host(x.tensor) for name, x in live if name.startswith("policy/")}
+            policy = {name: x.tensor for name, x in live if name.startswith("policy/")}
+            if self.exchange:
+                self.exchange.put(self.version, policy)
+            weights = {name: host(x) for name, x in policy.items()}
             self.sent = self.version, self.engine.put(weights)
         return self.sent[1]
 
@@ -395,6 +425,8 @@ class RemoteSource:
 
     def close(self) -> None:
         self.engine.close()
+        if self.exchange:
+            self.exchange.close()
 
 
 # Why: docs/decisions/cluster.md

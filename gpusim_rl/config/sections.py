@@ -134,6 +134,7 @@ class ClusterSection:
     sync: bool
     max_lag: int = number(Range(0, 1024, whole=True))
     spread: float = number(Range(1, 10))
+    inference: str = word("local", "central")
     device: str
     address: str | None
     labels: dict[str, str]
@@ -146,6 +147,11 @@ class ClusterSection:
                 raise ValueError(f"{said}: expected a word of Ray's, such as {{market: spot}}")
         if self.labels and not self.address:
             raise ValueError("cluster.labels choose machines of cluster.address, which is null")
+        if self.inference == "central" and (self.address or self.device != "cpu"):
+            says = "cluster.address=null and cluster.device=cpu"
+            raise ValueError(
+                f"cluster.inference=central is of one machine's processors: set {says}"
+            )
 
     @property
     def lag_limit(self) -> int:

@@ -18,9 +18,9 @@ import psutil
 import torch
 
 from gpusim_rl.assembly.iteration import make_iteration as make_alone
-from gpusim_rl.cluster.actor import identity
 from gpusim_rl.cluster.engine import Engine
 from gpusim_rl.cluster.iteration import make_iteration
+from gpusim_rl.cluster.ledger import identity
 from gpusim_rl.config.sections import Config
 from gpusim_rl.core.distributed import PeerLost
 from gpusim_rl.core.states import copy_state
@@ -95,6 +95,31 @@ def ring_in_step() -> dict[str, Any]:
         "after a resume": sorted({*differing(resumed, expected)} - {*SUMS}),
         "learned": any(x.startswith("policy/actor.net") for x in differing(middle, expected)),
         "rows": int(filled["ring/count"].min()),
+    }
+
+
+def central() -> dict[str, Any]:
+    """Two actors in step whose network one server computes; it is killed, and then an actor."""
+    words = (*WORDS, *GRU, "num_envs=32")
+    one = make_alone(make_config(*words))
+    iterate(one, 6)
+    many = make_iteration(
+        make_config(*words, *SYNC, "cluster.actors=2", "cluster.inference=central")
+    )
+    source: Any = many.source
+    iterate(many, 2)
+    for slot in source.slots:
+        source.ask(slot)
+    os.kill(source.server.pid, signal.SIGKILL)
+    iterate(many, 2)
+    kill(many, 1, signal.SIGKILL)
+    iterate(many, 2)
+    filled, served = many.state(), source.exchange.tensors["counts"]["served"].tolist()
+    many.close()
+    return {
+        "one process": sorted({*differing(filled, one.state())} - {*SUMS}),
+        "deaths": source.deaths,
+        "served": served,
     }
 
 
@@ -271,6 +296,7 @@ def main() -> None:
     torch.set_num_threads(1)
     ray = Engine(4, None)
     seen = {"in step": in_step(), "ring": ring_in_step(), "ring ahead": ring_ahead()}
+    seen |= {"central": central()}
     seen |= {"on their own": on_their_own(Path(sys.argv[1]).parent)}
     ray.close()
     Path(sys.argv[1]).write_text(json.dumps(seen))

@@ -16,7 +16,8 @@ import yaml
 
 from gpusim_rl.assembly.iteration import make_iteration
 from gpusim_rl.cluster import engine
-from gpusim_rl.cluster.actor import Actor, identity
+from gpusim_rl.cluster.actor import Actor
+from gpusim_rl.cluster.ledger import identity
 from gpusim_rl.config import command_line, resume
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.run import Run
@@ -89,6 +90,15 @@ def test_a_ring_ahead_joins_no_two_lives(seen):
 
 
 @pytest.mark.slow
+def test_central_inference_is_one_process(seen):
+    """Every bit, with a memory, after a death of the server and one of an actor."""
+    now = seen["central"]
+    assert now["one process"] == [] and now["deaths"] == 2
+    requests, products = now["served"]
+    assert requests >= 2 * 6 * 8 and products <= requests
+
+
+@pytest.mark.slow
 def test_no_step_is_learned_from_twice(seen):
     """The lag is bounded and corrected; late packets are refused, all are counted."""
     now = seen["on their own"]
@@ -149,9 +159,9 @@ def test_nothing_is_open_to_others(seen):
 
 @pytest.mark.slow
 def test_a_death_is_one_line(seen):
-    """Of nine actors and an evaluator that ended, one line each is said, nothing of Ray's."""
+    """Of twelve processes that ended, one line each is said, nothing of Ray's."""
     lines = [line for line in seen["said"].splitlines() if line.strip()]
-    assert len(lines) == 10, seen["said"]
+    assert len(lines) == 12, seen["said"]
     assert all("it is started again" in line for line in lines)
     assert lines[-1].startswith("the evaluator (process ")
 
@@ -168,6 +178,11 @@ def test_a_death_is_one_line(seen):
         (
             "cluster=ray cluster.max_lag=0 algo.correction=vtrace",
             "with cluster.sync=false and cluster.max_lag above 0",
+        ),
+        ("cluster=ray cluster.inference=centre", "choose one of local, central"),
+        (
+            "cluster=ray cluster.inference=central cluster.address=10.0.0.1:6379",
+            "set cluster.address=null and cluster.device=cpu",
         ),
         ("cluster=spark", "unknown cluster 'spark': choose one of none, ray"),
         ("cluster.actors=0", "cluster.actors=0"),

@@ -180,8 +180,9 @@ def test_evaluate(here, trained):
     ppo = make_iteration(settings)
     ppo.load(load(Run(trained).checkpoints.latest())[0], "the run")
     calibrate.read(trained / calibrate.FILE, ppo.policy.actor, ppo.iterations)
-    how = dict(weights=settings.task.weights, noise=settings.task.noise, episodes=4)
-    episodes = evaluate(ppo.policy, make_task(episode=0.2), **how)
+    weights, noise = settings.task.weights, settings.task.noise
+    task = make_task(episode=0.2)
+    episodes = evaluate(ppo.policy, task, weights=weights, noise=noise, episodes=4)
     played = {key: x for key, x in scores.items() if key in episodes}
     assert played | {"success": scores["episodes_passed"]} == episodes
     driven = {f"{x}_{axis}" for x in ("bias", "dead") for axis in ("forward", "left", "turn")}

@@ -303,8 +303,7 @@ def test_order_of_joints(monkeypatch, tmp_path):
     assert about["safe_pose"] == pytest.approx(task.stance.tolist())
 
 
-@pytest.mark.parametrize("learner", ["ppo", "sac"])
-@pytest.mark.parametrize("memory", ["gru", "attention"])
+@pytest.mark.parametrize("memory, learner", [("gru", "ppo"), ("attention", "sac")])
 def test_policy_that_remembers(tmp_path, memory, learner):
     """A policy is deployed with its memory: the targets of 200 steps with restarts."""
     env = fresh_env(make_task("cartpole", episode=1.0, hide=("speeds",)), "cartpole")

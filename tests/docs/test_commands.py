@@ -73,6 +73,7 @@ LISTED = {
     "python -m pip install -e '.[ray]'": WHEEL,
     "python a3c.py task=cartpole iterations=1500": LONG,
     "python train.py task=quadruped cluster=ray cluster.actors=4": LONG,
+    "python train.py task=cartpole cluster=ray cluster.inference=central": LONG,
     "torchrun --standalone --nproc-per-node=2 train.py task=quadruped cluster=ray "
     "cluster.actors=4": LONG,
     "python -m pytest tests/test_my_arm.py": "a test's time; tests/commands/test_new_task.py",

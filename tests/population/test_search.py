@@ -9,8 +9,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -90,9 +91,16 @@ def finished(search: Search) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def decisions(tmp_path_factory) -> dict[str, list[dict[str, Any]]]:
-    """The rows of a search with LONGER that nothing has disturbed."""
-    return finished(begin(str(tmp_path_factory.mktemp("search") / "one"), *LONGER))
+def undisturbed(tmp_path_factory) -> Callable[[tuple[str, ...]], Search]:
+    """The search of some words, whose members this process has hosted; not to be changed."""
+
+    @cache
+    def search(words: tuple[str, ...]) -> Search:
+        new = begin(str(tmp_path_factory.mktemp("search") / "one"), *words)
+        finished(new)
+        return new
+
+    return search
 
 
 def place(search: Search, number: int = 0, places: int = 1) -> subprocess.Popen[str]:
@@ -127,11 +135,14 @@ def rows_of_metrics(search: Search, names: Iterable[str]) -> int:
     return sum(x.read_text().count("\n") for x in files if x.exists())
 
 
-@pytest.mark.parametrize("words", [ASHA, OPTUNA, pytest.param(PBT, marks=pytest.mark.slow)])
-def test_decisions_repeat_to_the_bit(words):
-    """In one process or in two, of which one is slow and one is killed: rows and weights agree."""
-    one, two = begin("one", *words), begin("two", *words)
-    rows = finished(one)
+SLOWER = [pytest.param(words, marks=pytest.mark.slow) for words in (OPTUNA, PBT)]
+
+
+@pytest.mark.parametrize("words", [ASHA, *SLOWER], ids=["asha", "optuna", "pbt"])
+def test_decisions_repeat_to_the_bit(words, undisturbed):
+    """In one process or in two, of which one is killed and goes on: rows and weights agree."""
+    one, two = undisturbed(words), begin("two", *words)
+    rows = told(one)
     decided = [row for x in rows.values() for row in x if row.keys() & {"stopped", "copied"}]
     drawn = [x for x, y in rows.items() if not one.numbers[x] and y[0]["numbers"]]
     assert decided or len(drawn) == 2
@@ -148,9 +159,9 @@ def test_decisions_repeat_to_the_bit(words):
     assert len([*(two.home / STATES).glob("*")]) <= 3 * len(rows)
 
 
-def test_asha_keeps_a_half_at_each_decision():
+def test_asha_keeps_a_half_at_each_decision(undisturbed):
     """Of four members two stop at the first decision and one at the second, the worst ones."""
-    rows = finished(begin("search", *ASHA))
+    rows = told(undisturbed(ASHA))
     stopped = {x: next((r["iteration"] for r in y if "stopped" in r), 7) for x, y in rows.items()}
     assert sorted(stopped.values()) == [2, 2, 4, 7]
     scores = {x: {r["iteration"]: r["score"] for r in y if "score" in r} for x, y in rows.items()}
@@ -197,10 +208,9 @@ def test_an_exploit(monkeypatch):
         assert int(after["life"]) == int(before.get("life", 0)) + 1
 
 
-def test_the_schedule_is_a_curriculum():
+def test_the_schedule_is_a_curriculum(undisturbed):
     """The lineage of a member, whose numbers one training repeats iteration by iteration."""
-    search = begin("search", *PBT)
-    rows = finished(search)
+    rows = told(undisturbed(PBT))
     name = next(x for x, y in rows.items() if any("copied" in row for row in y))
     found = lineage(rows, name)
     assert found[0][0] == 0 and len(found) > 1
@@ -550,10 +560,9 @@ def test_a_whole_search(capsys):
     assert told(read_search(Path("search"))) == before
 
 
-def test_the_table():
+def test_the_table(undisturbed):
     """The best member first, with its numbers and what it decided; the time that is left."""
-    search = begin("search", *ASHA)
-    finished(search)
+    search = undisturbed(ASHA)
     members = table.states(search)
     best = table.best_member(members)
     assert best and best.ending == "done" and table.planned(search) == 4 * 2 + 2 * 2 + 3
@@ -578,10 +587,10 @@ def test_grid_is_a_multirun(capsys):
 
 
 @pytest.mark.slow
-def test_the_command_may_be_ended_and_killed(decisions):
+def test_the_command_may_be_ended_and_killed(undisturbed):
     """SIGTERM ends all after a checkpoint, SIGKILL ends the command alone, whose places notice it;
     resume= goes on to the same decisions, and trains no member anew that has ended."""
-    words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false")
+    words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false", "export=none")
     line = [sys.executable, "-m", "gpusim_rl.commands.train"]
     env = os.environ | {"PYTHONPATH": search_path(), "OMP_NUM_THREADS": "1"}
 
@@ -606,7 +615,7 @@ def test_the_command_may_be_ended_and_killed(decisions):
         [*line, "resume=two"], env=env, check=False, capture_output=True, text=True
     )
     assert done.returncode == 0 and "best of 4: member_" in done.stdout, done.stderr
-    assert told(read_search(Path("two"))) == decisions
+    assert told(read_search(Path("two"))) == told(undisturbed(LONGER))
 
 
 @pytest.fixture
@@ -646,10 +655,10 @@ def places() -> dict[str, psutil.Process]:
 
 
 @pytest.mark.slow
-def test_a_search_on_ray(two_machines, decisions):
+def test_a_search_on_ray(two_machines, undisturbed):
     """hydra/launcher=ray: the same decisions on two machines, one of whose processes is killed."""
     pytest.importorskip("ray")
-    words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false", "jobs=2")
+    words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false", "export=none", "jobs=2")
     launcher = ("hydra/launcher=ray", f"hydra.launcher.address={two_machines}")
     line = [sys.executable, "-m", "gpusim_rl.commands.train", *words, *launcher]
     pipe = subprocess.PIPE
@@ -667,7 +676,7 @@ def test_a_search_on_ray(two_machines, decisions):
         said, error = process.communicate(timeout=300)
     assert process.returncode == 0 and "best of 4: member_" in said, error
     assert "place_0 was ended by signal 9: it goes on" in error
-    assert told(read_search(Path("two"))) == decisions
+    assert told(read_search(Path("two"))) == told(undisturbed(LONGER))
 
 
 def test_what_ray_refuses(capsys, monkeypatch):

@@ -43,7 +43,7 @@ class Dreamed(NamedTuple):
 
 
 # Why: docs/decisions/dreams.md
-class Dream(SoftLearner):
+class Dream(SoftLearner[Settings]):
     """A ring of rows of the worlds, a model of their physics, and an actor that dreams.
 
     From recorded states it dreams T control steps: `Dreams.act`, the model, `Dreams.end` and
@@ -97,8 +97,9 @@ class Dream(SoftLearner):
         self.images = self.dreams.images() if symmetry == "net" else None
         physics, live = Physics(self.dreams.model, spec.device), {x: rows[x] for x in PHYSICS}
         live = {name: x.float() for name, x in live.items()}
-        networks: dict[str, Any] = dict(members=cfg.members, hidden=cfg.model_hidden)
-        return Model(physics, live, seed=spec.seed, **networks).to(spec.device)
+        sizes, hidden = cfg.members, cfg.model_hidden
+        model = Model(physics, live, members=sizes, hidden=hidden, seed=spec.seed)
+        return model.to(spec.device)
 
     @staticmethod
     def make_policy(spec: Spec, cfg: Settings) -> SoftActorCritic:
@@ -235,7 +236,7 @@ class Dream(SoftLearner):
             noise = self.numbers.of_rows(rows).normal("dream/action", nu)
             action, log_prob = policy.draw(policy.actor.normalizer(obs), noise)
             if action.requires_grad:  # one dream that overflows spoils no other
-                action.register_hook(finite)
+                action.register_hook(finite)  # pyright: ignore[reportUnknownMemberType]
             rows |= self.before_physics(rows | {"dream/action": action * policy.bound})
             change = self.model.predict(rows["dream/inputs"])
             rows |= self.after_physics(rows | {"dream/change": change})

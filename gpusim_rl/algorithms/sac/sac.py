@@ -28,7 +28,7 @@ class Batch(NamedTuple):
     then: Any  # the steps behind the last ones
 
 
-class SAC(SoftLearner):
+class SAC(SoftLearner[Settings]):
     """A ring of steps, from which windows are drawn to fit two critics, an actor, a temperature.
 
     For a window of n steps from s to s', with G their discounted rewards (arXiv:1812.05905,

@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,10 @@ VALUE, CRITIC_LOSS, ENTROPY, SKIPPED, COUNT = range(5)
 SCALE_FORGET_RATE = 0.02  # share of the scale of returns that an iteration forgets
 LEAST_RETURN_SCALE = 0.3  # costs of a policy that is paid nothing yet are not magnified
 
+S = TypeVar("S", bound=SoftSettings)
 
-class SoftLearner:
+
+class SoftLearner(Generic[S]):
     """A policy and its critics, their optimizers, the temperature and the scale of returns.
 
     An iteration has `cycles` calls of `learn`, which a subclass defines. A window of its has
@@ -48,15 +50,14 @@ class SoftLearner:
         Metric("bad", "train/bad_iterations", "bad iterations in a row", ".2g"),
     )
 
-    def __init__(self, spec: Spec, settings: SoftSettings, policy: SoftActorCritic):
+    def __init__(self, spec: Spec, settings: S, policy: SoftActorCritic):
         self.spec, self.group = spec, spec.group
-        self.cfg: Any = settings
-        cfg = settings
+        self.cfg = cfg = settings
         device, nu = spec.device, spec.action_width
         self.draws = cfg.batch_size // (spec.num_rows * self.group.size)  # windows of each world
         if cfg.tf32 and device.type != "cpu":
             torch.set_float32_matmul_precision("high")
-        self.policy: Any = policy
+        self.policy = policy
         self.log_alpha = nn.Parameter(torch.full((1,), math.log(cfg.alpha), device=device))
         critics = {"critic": [*policy.critic.parameters()]}
         actor = {"actor": [*policy.actor.parameters()], "temperature": [self.log_alpha]}
