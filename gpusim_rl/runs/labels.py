@@ -97,7 +97,8 @@ class Labels:
         if self.path.exists():
             return
         other = Labels(run)
-        data = b"".join(self._renamed(row) for row in other.answers().rows)
+        rows = [row | dict(pair=f"earlier-{row['pair']}") for row in other.answers().rows]
+        data = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
         if not data:
             raise ValueError(f"reward.labels={run}: this run has no answers")
         self.path.mkdir()
@@ -105,10 +106,6 @@ class Labels:
             content = read_whole(file, LARGEST_QUESTIONS)
             write_whole(self.path / f"earlier-{file.name}", content)
         write_whole(self.file, data)
-
-    @staticmethod
-    def _renamed(row: Plain) -> bytes:
-        return f"{json.dumps(row | dict(pair='earlier-' + row['pair']))}\n".encode()
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -151,8 +148,7 @@ class Labels:
 
         ValueError if these have changed since.
         """
-        before = {row["iteration"]: row for row in self.learned.read()}
-        row = before.get(iteration)
+        row = {row["iteration"]: row for row in self.learned.read()}.get(iteration)
         read = self.answers(int(row["answers"]) if row else None)
         if row and (row["answers"], row["sha256"]) != (read.lines, read.digest):
             says = f"its first {row['answers']} lines are not those that iteration {iteration}"
@@ -169,11 +165,11 @@ class Labels:
         fit, missing, other = dict[tuple[str, str], str](), 0, 0
         for key, answer in read.valid().items():
             pair = pairs.get(key[1].removesuffix(AGAIN))
-            missing, other = (
-                missing + (pair is None),
-                other + bool(pair and pair.digest != clips[key]),
-            )
-            if pair and pair.digest == clips[key]:
+            if pair is None:
+                missing += 1
+            elif pair.digest != clips[key]:
+                other += 1
+            else:
                 fit[key] = answer
         if missing or other:
             says = f"{missing} answers are about clips that are not here, {other} about other clips"

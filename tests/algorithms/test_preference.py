@@ -245,17 +245,29 @@ def test_the_reference_is_the_policy_of_the_start(here):
     assert any(name.startswith("preference/actor.") for name in after)
 
 
-def test_a_lost_reward_is_said_once(here, capsys):
-    """Before success is lost, the task's own reward falls: one line says so."""
-    made = Trainer(configure(*WORLDS, *TASTE, "reward.judge=tastes:slow", "run_dir=lost"))
+@pytest.mark.parametrize(
+    "falls, lost, said",
+    [((0, 1), 0.0, 1), ((0, 0), 0.15, 1), ((1, 1), 0.0, 0), ((0, 0), 0.05, 0)],
+)
+def test_lost_success_is_said_once(here, tmp_path, capsys, falls, lost, said):
+    """One line, if episodes end by falls as they did not before, or the task's reward is lost."""
+    words = ("reward.judge=tastes:slow", f"run_dir={tmp_path}/lost")
+    made = Trainer(configure(*WORLDS, *TASTE, *words))
     iteration = made.loop.iteration
+    (model,) = iteration.rewards
     for _ in range(2):
         iteration.iteration()
-    for _ in range(4):
-        iteration.rewards[0].value("kept").fill_(0.8)
-        iteration.rewards[0].between(2)
-    said = capsys.readouterr().err
-    assert said.count("the task's reward is 0.80 of what it was: lower reward.budget") == 1
+    for goes in (0, 1):  # first the actor is held
+        for _ in range(30):
+            record = rollout(model, 0)
+            record.reward.fill_(1 - goes * lost)
+            record.column("terminated")[2, 5] = falls[goes]
+            model.paid.fill_(goes * 9)
+            model.add_reward(record)
+            model.between(2)
+            model.spec.iteration.add_(1)
+        told = capsys.readouterr().err
+        assert told.count("the task's reward and whole episodes are 0.") == goes * said
     made.close()
 
 

@@ -34,7 +34,8 @@ STRIDE = 3  # of a clip the ensemble learns from each third step: those between 
 SCALE = 10.0  # how far the mean reward of a clip tells two of them apart
 SMOOTH = 0.05  # chance that the ensemble leaves to the other answer
 LEAST, MOST = 1e-3, 1e3  # bounds of the coefficient
-KEPT = 0.9  # of the task's reward: below it a line says so
+WINDOW = 10  # iterations over which the task's reward and falls are averaged
+KEPT = 0.9  # of the task's reward and of episodes without a fall: below it a line says so
 
 
 # Why: docs/decisions/teachers.md
@@ -56,7 +57,12 @@ class Preference(RewardModel):
         Metric("distance", "reward_model/distance", "distance [rad]", ".4f", "moved by [rad]"),
         Metric("coefficient", "reward_model/coefficient", "coefficient of the distance", ".2f"),
         Metric("taste", "reward_model/taste", "learned reward of a step", ".3f"),
-        Metric("kept", "reward_model/task_kept", "task's reward, of that before", ".2f"),
+        Metric(
+            "kept",
+            "reward_model/task_kept",
+            "task's reward and whole episodes, of those before",
+            ".2f",
+        ),
         Metric("accuracy", "reward_model/accuracy", "accuracy on new answers", ".2f", "accuracy"),
         Metric("unsure", "reward_model/disagreement", "disagreement about new pairs", ".3f"),
         Metric("answers", "reward_model/answers", "answers", ".0f", "answers"),
@@ -91,7 +97,9 @@ class Preference(RewardModel):
         steps = self.rollouts * spec.num_steps
         # views, poses and whether an episode ended, of the last steps and of the first policy's
         self.clips = torch.zeros(steps, POOL, width + nq + 1, device=device)
-        self.first, self.before = torch.zeros_like(self.clips), self.clips.new_zeros(())
+        self.first = torch.zeros_like(self.clips)
+        # the task's reward and the falls of a step: of late, and while the actor was held
+        self.lately, self.before = self.clips.new_zeros(2, 2)
         self.values = self.clips.new_zeros(len(self.metrics))
         self.value("coefficient").fill_(settings.coefficient)
         self.paid = torch.zeros((), dtype=torch.int64, device=device)  # iterations with answers
@@ -108,11 +116,8 @@ class Preference(RewardModel):
     def rewards(self, x: Tensor) -> Tensor:
         """(members, …) r̂ of normalized views (…, nc): of a symmetric policy, the mean of both
         mirror images."""
-        rates = torch.stack([net(x)[..., 0] for net in self.ensemble])
-        if self.mirror is None:
-            return rates
-        image = self.mirror(x)
-        return 0.5 * (rates + torch.stack([net(image)[..., 0] for net in self.ensemble]))
+        views = x[None] if self.mirror is None else torch.stack([x, self.mirror(x)])
+        return torch.stack([net(views)[..., 0].mean(0) for net in self.ensemble])
 
     # -- an iteration, on the device ---------------------------------------------------------------
 
@@ -129,44 +134,50 @@ class Preference(RewardModel):
         moved = (r.mean.clamp(-clip, clip) - mean.clamp(-clip, clip)) @ self.targets
         apart = moved.square().mean(-1)  # (T, B) [rad²]
         taste = self.rewards(self.normalizer(r.end)).mean(0)
-        sums = torch.stack([valid, taste, taste.square(), apart, r.reward]) * valid
-        count, total, squares, far, task = group.all_reduce(sums.sum((1, 2)))
-        center = total / count.clamp(min=1)
-        spread = (squares / count.clamp(min=1) - center.square()).clamp(min=1e-12).sqrt()
-        distance = (far / count.clamp(min=1)).sqrt()
+        steps = [valid, taste, taste.square(), apart, r.reward, r.column("terminated")]
+        sums = group.all_reduce((torch.stack(steps) * valid).sum((1, 2)))
+        center, squares, far = (sums / sums[0].clamp(min=1))[1:4]
+        spread = (squares - center.square()).clamp(min=1e-12).sqrt()
         answered = (self.value("answers") > 0).float()
         self.paid.add_(answered.long())
         goes = (self.paid > cfg.warm).float()
-        self.adapt(distance, task / count.clamp(min=1), goes)
+        self.adapt(far.sqrt(), goes)
+        self.compare((sums / sums[0].clamp(min=1))[4:], goes)
         pay = cfg.weight * answered * (taste - center) / spread.clamp(min=1e-6)
         pay = pay - self.value("coefficient") * apart / cfg.budget**2
         fell = cfg.fall * r.column("terminated")
         r.reward.copy_((cfg.task * r.reward + dt * pay - fell) * valid)
         self.value("taste").copy_(center)
 
-    def adapt(self, distance: Tensor, task: Tensor, goes: Tensor) -> None:
+    def adapt(self, distance: Tensor, goes: Tensor) -> None:
         """Let the coefficient follow the distance (); goes: whether the actor learns. In place."""
         cfg, beta, done = self.cfg, self.value("coefficient"), self.value("done")
         allowed = cfg.budget * ((self.paid - cfg.warm) / cfg.ramp).clamp(1 / cfg.ramp, 1)
         off = (distance / allowed - 1).clamp(-1, 1)
         beta.mul_((cfg.gain * off * goes).exp()).clamp_(LEAST, MOST)
         done.copy_(torch.maximum(done, goes * (distance > cfg.budget)))
-        self.before.copy_(torch.where(goes > 0, self.before, task))
         self.value("distance").copy_(distance)
-        self.value("kept").copy_(1 + (task - self.before) / self.before.abs().clamp(min=1e-6))
+
+    def compare(self, task: Tensor, goes: Tensor) -> None:
+        """Compare the task's reward and the falls of a step (2,) with those before. In place.
+
+        Falls at a rate f leave e^(-f T) of the episodes of T steps whole.
+        """
+        self.lately.lerp_(task, 1 / (self.spec.iteration + 1).clamp(max=WINDOW))
+        self.before.copy_(torch.where(goes > 0, self.before, self.lately))
+        reward, falls = self.lately - self.before
+        whole = (-falls * self.spec.horizon).exp()
+        self.value("kept").copy_(whole * (1 + reward / self.before[0].abs().clamp(min=1e-6)))
 
     def keep_clips(self, record: Record) -> None:
         """Keep the steps of the first worlds as the newest of their clips. In place."""
-        steps = [record.end, getattr(record, "after/qpos"), self._ended(record)]
+        ended = torch.stack([record.column(x) for x in ENDS]).amax(0)[..., None]
+        steps = [record.end, getattr(record, "after/qpos"), ended]
         rows = torch.cat([x.index_select(1, self.ours) for x in steps], -1)
         new = self.clips.new_zeros(len(rows), *self.clips.shape[1:])
         new.index_copy_(1, self.places, rows)
         self.spec.group.all_reduce(new)
         self.clips.copy_(torch.cat([self.clips[len(new) :], new]))
-
-    @staticmethod
-    def _ended(record: Record) -> Tensor:
-        return sum(record.column(x) for x in ENDS).clamp(max=1)[..., None]  # type: ignore
 
     @torch.no_grad()
     def update(self, record: Record) -> None:
@@ -199,18 +210,16 @@ class Preference(RewardModel):
     def between(self, iteration: int) -> None:
         """Take the reference at the start; in a round ask, read answers and learn from them."""
         if iteration == 0:  # now `start=` has given the weights
-            for mine, module in (
-                (self.actor, self.policy.actor),
-                (self.normalizer, self.policy.critic_normalizer),
-            ):
-                mine.load_state_dict(module.state_dict())
+            self.actor.load_state_dict(self.policy.actor.state_dict())
+            self.normalizer.load_state_dict(self.policy.critic_normalizer.state_dict())
         if iteration == self.rollouts:
             self.first.copy_(self.clips)
         if self.labels is None or not self.round(iteration):
             return
+        data = None
         if self.spec.group.rank == 0:
             self.ask(iteration)
-        data = self.read(iteration) if self.spec.group.rank == 0 else None
+            data = self.read(iteration)
         data = self.spec.group.broadcast(data)
         if data:
             with torch_threads(self.spec.threads):
@@ -218,8 +227,9 @@ class Preference(RewardModel):
         kept = float(self.value("kept"))
         if kept < KEPT and not self.warned and self.spec.group.rank == 0:
             self.warned = True
-            says = f"the task's reward is {kept:.2f} of what it was: lower reward.budget"
-            errors.warn(f"warning: iteration {iteration}: {says}, or raise reward.task")
+            says = f"the task's reward and whole episodes are {kept:.2f} of what they were"
+            ways = "lower reward.budget, or raise reward.task or reward.fall"
+            errors.warn(f"warning: iteration {iteration}: {says}: {ways}")
 
     def ask(self, iteration: int) -> None:
         """Choose the pairs of a round and write them; a judge that is a program answers them."""
@@ -259,7 +269,7 @@ class Preference(RewardModel):
     def doubt(self, pairs: Tensor) -> Tensor:
         """(n,) deviation of the ensemble's chances of pairs of clips (n, 2, T, …), on the CPU."""
         views = pairs[..., : self.spec.views["critic"].shape[0]].to(self.spec.device)
-        return self.left_is_better(self.normalizer(views)).std(0).cpu()
+        return self.advantage(self.normalizer(views)).sigmoid().std(0).cpu()
 
     def judge(self, name: str, pairs: dict[str, Pair]) -> None:
         """Let a program answer the pairs that it has not answered."""
@@ -305,7 +315,7 @@ class Preference(RewardModel):
         x, y = self.normalizer(views[:, :, ::STRIDE].to(device)), wanted.to(device)
         with torch.no_grad():
             if new.any():
-                left = self.left_is_better(x[new])
+                left = self.advantage(x[new]).sigmoid()
                 right = ((left.mean(0) > 0.5).float() == y[new]).float()
                 self.value("accuracy").copy_(right.mean())
                 self.value("unsure").copy_(left.std(0).mean())
@@ -318,12 +328,8 @@ class Preference(RewardModel):
         for rows in (part for order in orders[:, 0] for part in order.split(BATCH)):
             self.step(x[rows], target[rows], seen[:, rows])
 
-    def left_is_better(self, x: Tensor) -> Tensor:
-        """(members, n) chance of normalized clips (n, 2, T, nc)."""
-        return torch.sigmoid(self.advantage(x))
-
     def advantage(self, x: Tensor) -> Tensor:
-        """(members, n) R(left) - R(right) of normalized clips (n, 2, T, nc)."""
+        """(members, n) R(left) - R(right) of normalized clips (n, 2, T, nc): its sigmoid is P."""
         total = SCALE * self.rewards(x).mean(-1)
         return total[..., 0] - total[..., 1]
 
@@ -346,8 +352,12 @@ class Preference(RewardModel):
 
     def tensors(self) -> dict[str, Live]:
         nets = nn.ModuleDict(dict(ensemble=self.ensemble, actor=self.actor, norm=self.normalizer))
-        counts = {"paid": self.paid, "before": self.before, "values": self.values}
-        own = self.fitting.tensors() | counts | {"clips": self.clips, "first": self.first}
+        counts = {"paid": self.paid, "before": self.before, "lately": self.lately}
+        own = (
+            self.fitting.tensors()
+            | counts
+            | {"clips": self.clips, "first": self.first, "values": self.values}
+        )
         return shared("preference/", nets.state_dict(keep_vars=True) | own)
 
 
