@@ -34,8 +34,8 @@ STRIDE = 3  # of a clip the ensemble learns from each third step: those between 
 SCALE = 10.0  # how far the mean reward of a clip tells two of them apart
 SMOOTH = 0.05  # chance that the ensemble leaves to the other answer
 LEAST, MOST = 1e-3, 1e3  # bounds of the coefficient
-WINDOW = 10  # iterations over which the task's reward and falls are averaged
-KEPT = 0.9  # of the task's reward and of episodes without a fall: below it a line says so
+WINDOWS = 3, 20  # iterations over which the task's reward and its falls are averaged
+KEPT = 0.95  # of both: below it success was 0.86 to 0.97 of that before, above it 0.92 or more
 
 
 # Why: docs/decisions/teachers.md
@@ -79,8 +79,7 @@ class Preference(RewardModel):
         nu = vector(spec.action_width)
         own: Columns = {"mean": nu, "end": critic, "after/qpos": pose, "reward": NUMBER}
         self.columns = learner.policy.views | own | ENDS
-        alike = term_columns(spec, settings.alike)
-        self.alike = torch.tensor(alike, dtype=torch.int64, device=device)
+        self.alike = torch.tensor(term_columns(spec, settings.alike), device=device).long()
         generator = torch.Generator().manual_seed(spec.seed + (3 << 32))  # not that of the policy
         layers = HiddenLayers(tuple(settings.hidden), "silu", generator)
         (width,), (nq,) = critic.shape, pose.shape
@@ -97,9 +96,8 @@ class Preference(RewardModel):
         steps = self.rollouts * spec.num_steps
         # views, poses and whether an episode ended, of the last steps and of the first policy's
         self.clips = torch.zeros(steps, POOL, width + nq + 1, device=device)
-        self.first = torch.zeros_like(self.clips)
-        # the task's reward and the falls of a step: of late, and while the actor was held
-        self.lately, self.before = self.clips.new_zeros(2, 2)
+        self.first, self.lately = torch.zeros_like(self.clips), self.clips.new_zeros(2)
+        self.before = self.lately.clone()  # the task's reward and the falls of a step, as lately
         self.values = self.clips.new_zeros(len(self.metrics))
         self.value("coefficient").fill_(settings.coefficient)
         self.paid = torch.zeros((), dtype=torch.int64, device=device)  # iterations with answers
@@ -159,11 +157,12 @@ class Preference(RewardModel):
         self.value("distance").copy_(distance)
 
     def compare(self, task: Tensor, goes: Tensor) -> None:
-        """Compare the task's reward and the falls of a step (2,) with those before. In place.
-
-        Falls at a rate f leave e^(-f T) of the episodes of T steps whole.
-        """
-        self.lately.lerp_(task, 1 / (self.spec.iteration + 1).clamp(max=WINDOW))
+        """Compare the task's reward and the falls of a step (2,) with those before: falls at a rate
+        f leave e^(-f T) of the episodes of T steps whole. In place."""
+        # before: of the last rollout, as episodes that have just begun earn less
+        earned = 1 - goes * (1 - 1 / WINDOWS[0])
+        rates = torch.stack([earned, 1 / (self.spec.iteration + 1).clamp(max=WINDOWS[1])])
+        self.lately.lerp_(task, rates)
         self.before.copy_(torch.where(goes > 0, self.before, self.lately))
         reward, falls = self.lately - self.before
         whole = (-falls * self.spec.horizon).exp()
@@ -238,23 +237,18 @@ class Preference(RewardModel):
         count = cfg.asked(rounds) - cfg.asked(rounds - 1)
         if count and f"{iteration:06d}:0" not in self.labels.pairs(iteration):
             by_doubt = cfg.ask == "disagreement" and bool(self.value("answers") > 0)
-            chosen = choose_pairs(
-                self.clips.cpu(),
-                self.first.cpu(),
-                self.alike.cpu(),
-                count,
-                across=cfg.across,
-                doubt=self.doubt if by_doubt else None,
-                generator=torch.Generator().manual_seed(self.spec.seed + (iteration << 32)),
-            )
+            doubt = self.doubt if by_doubt else None
+            chance = torch.Generator().manual_seed(self.spec.seed + (iteration << 32))
+            clips = [x.cpu() for x in (self.clips, self.first, self.alike)]
+            chosen = choose_pairs(*clips, count, across=cfg.across, doubt=doubt, generator=chance)
             if chosen is None:
                 return
-            clips, drawn = chosen
+            asked, drawn = chosen
             width = self.spec.views["critic"].shape[0]
             self.labels.ask(
                 iteration,
-                clips[..., :width],
-                clips[..., width:-1],
+                asked[..., :width],
+                asked[..., width:-1],
                 {
                     "dt": str(self.spec.dt),
                     "terms": json.dumps(self.spec.term_widths["critic"]),
@@ -295,19 +289,16 @@ class Preference(RewardModel):
         width = self.spec.views["critic"].shape[0]
         pairs = {k: x for k, x in pairs.items() if x.view.shape[-1] == width}
         fit = self.labels.fitting(self.labels.answers_at(iteration), pairs)
-        views, wanted, new = [], [], []
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
         for (_, name), answer in fit.items():
-            again = name.endswith(AGAIN)
+            pair, again = pairs[name.removesuffix(AGAIN)], name.endswith(AGAIN)
             chance = CHOICES[turned(answer) if again else answer]
-            pair = pairs[name.removesuffix(AGAIN)]
             if chance is not None:
-                views.append(pair.view)
-                wanted.append(chance)
                 fresh = name.startswith(f"{iteration:06d}:") and bool(pair.about["drawn"])
-                new.append(fresh and chance != 0.5)
-        if not views:
-            return None
-        return torch.stack(views), torch.tensor(wanted), torch.tensor(new)
+                counts = fresh and chance != 0.5
+                found.append((pair.view, torch.tensor(chance), torch.tensor(counts)))
+        stacks = [torch.stack(x) for x in zip(*found, strict=True)]
+        return (stacks[0], stacks[1], stacks[2]) if stacks else None
 
     def learn(self, views: Tensor, wanted: Tensor, new: Tensor) -> None:
         """Fit the ensemble to all answers, after it was asked about the new ones. In place."""
