@@ -247,7 +247,7 @@ def test_the_reference_is_the_policy_of_the_start(here):
 
 @pytest.mark.parametrize(
     "falls, lost, said",
-    [((0, 1), 0.0, 1), ((0, 0), 0.15, 1), ((1, 1), 0.0, 0), ((0, 0), 0.05, 0)],
+    [((0, 1), 0.0, 1), ((0, 0), 0.15, 1), ((1, 1), 0.0, 0), ((0, 0), 0.03, 0)],
 )
 def test_lost_success_is_said_once(here, tmp_path, capsys, falls, lost, said):
     """One line, if episodes end by falls as they did not before, or the task's reward is lost."""
