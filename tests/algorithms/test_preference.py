@@ -254,7 +254,7 @@ def test_lost_success_is_said_once(here, tmp_path, capsys, falls, lost, said):
     words = ("reward.judge=tastes:slow", f"run_dir={tmp_path}/lost")
     made = Trainer(configure(*WORLDS, *TASTE, *words))
     iteration = made.loop.iteration
-    (model,) = iteration.rewards
+    model: Any = iteration.rewards[0]
     for _ in range(2):
         iteration.iteration()
     for goes in (0, 1):  # first the actor is held

@@ -236,11 +236,12 @@ class Preference(RewardModel):
         rounds, cfg = self.round(iteration), self.cfg
         count = cfg.asked(rounds) - cfg.asked(rounds - 1)
         if count and f"{iteration:06d}:0" not in self.labels.pairs(iteration):
-            by_doubt = cfg.ask == "disagreement" and bool(self.value("answers") > 0)
-            doubt = self.doubt if by_doubt else None
+            doubt = self.doubt if cfg.ask == "disagreement" and self.value("answers") > 0 else None
             chance = torch.Generator().manual_seed(self.spec.seed + (iteration << 32))
-            clips = [x.cpu() for x in (self.clips, self.first, self.alike)]
-            chosen = choose_pairs(*clips, count, across=cfg.across, doubt=doubt, generator=chance)
+            now, first, alike = (x.cpu() for x in (self.clips, self.first, self.alike))
+            chosen = choose_pairs(
+                now, first, alike, count, across=cfg.across, doubt=doubt, generator=chance
+            )
             if chosen is None:
                 return
             asked, drawn = chosen
