@@ -80,7 +80,7 @@ class Actor:
         named = {name: tensor(x) for name, x in weights.items()}
         self.policy.load(named, f"version {version} of the policy")
         if self.central:
-            self.central.version = version
+            self.central.version, self.central.waited = version, 0.0
         for key, place in self.numbers.items():
             place.copy_(tensor(numbers[key]))
         if self.numbers:
@@ -90,10 +90,16 @@ class Actor:
         _, sums = env.report()
         worst = host(env.worst_step.worst())
         env.worst_step.clear()
-        idle, self.ended = start - self.ended, time.monotonic()
+        waited = self.central.waited if self.central else 0.0
+        idle, self.ended = start - self.ended + waited, time.monotonic()
         packet = Packet(
             *(self.schema, self.actor, self.life, self.sequence, version, host(sums), worst),
-            *(self.ended - start, idle, record.rows.shape[0] * record.rows.shape[1], pack(record)),
+            *(
+                self.ended - start - waited,
+                idle,
+                record.rows.shape[0] * record.rows.shape[1],
+                pack(record),
+            ),
         )
         self.sequence += 1
         return packet, self.state() if with_state else {}

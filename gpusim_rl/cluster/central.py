@@ -12,6 +12,7 @@ keeps nothing between two requests, and may end at any time.
 import copy
 import mmap
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -48,7 +49,8 @@ class Exchange:
     """
 
     def __init__(self, env: Env, policy: Policy, rows: Sequence[slice], versions: int):
-        if not isinstance(policy, SampleInParts):
+        parts = SampleInParts  # a policy that samples otherwise would not ask
+        if not isinstance(policy, parts) or type(policy).sample is not parts.sample:
             kind = type(policy).__name__
             raise ValueError(f"cluster.inference=central: {kind} has no `prepare` and `compute`")
         views, memory = env.observation, policy.blank_memory(env.num_rows)
@@ -70,9 +72,9 @@ class Exchange:
             end, other = os.pipe()
             self.files.append(end)  # which others open for writing, too
             os.close(other)
-        self.tensors = self.mapped()
+        self.tensors = self.map_tensors()
 
-    def mapped(self) -> dict[str, Rows]:
+    def map_tensors(self) -> dict[str, Rows]:
         """The tensors in the shared memory, by group and name."""
         (memory,) = np.frombuffer(mmap.mmap(self.files[0], 0), self.layout)
         names = {group: memory[group].dtype.names or () for group in self.layout.names or ()}
@@ -84,7 +86,7 @@ class Exchange:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.rows, self.layout, paths = state
         self.files = [os.open(path, os.O_RDWR) for path in paths]
-        self.tensors = self.mapped()
+        self.tensors = self.map_tensors()
 
     def put(self, version: int, weights: dict[str, Tensor]) -> None:
         """Share a version of the policy, instead of the oldest one. In place."""
@@ -111,6 +113,7 @@ class CentralCompute:
         self.ticket = exchange.tensors["counts"]["tickets"][actor].numpy()
         groups = ("inputs", "memory", "head", "after")
         self.mine = {x: {k: y[rows] for k, y in exchange.tensors[x].items()} for x in groups}
+        self.waited = 0.0  # s for answers
         self.number = life << 32  # an answer to an earlier life is none to this one
 
     def __call__(self, inputs: Rows, memory: Rows, rng: Rng) -> tuple[Tensor, Rows]:
@@ -120,8 +123,10 @@ class CentralCompute:
         self.number += 1
         self.ticket[VERSION], self.ticket[ASKED] = self.version, self.number
         os.write(self.requests, np.uint16(self.actor).tobytes())
+        start = time.monotonic()
         while self.ticket[ANSWERED] != self.number:
             os.read(self.answers, 64)
+        self.waited += time.monotonic() - start
         return self.mine["head"]["head"], self.mine["after"]
 
 

@@ -109,17 +109,17 @@ class RemoteSource:
         self.version, self.deaths, self.spent = 0, 0, ReportSums()
         self.evaluator = RemoteEvaluator(self, ActorSlot("the evaluator"))
         self.server, self.exchange = ActorSlot("the inference server"), None
-        if section.inference == "central":
-            parts = [slice(x.first, x.first + x.count) for x in self.slots]
-            self.exchange = Exchange(env, learner.policy, parts, section.lag_limit + 2)
         self.engine = Engine(section.actors, section.address, section.labels)
         policy = copy.deepcopy(learner.policy).to(torch.device("cpu"))
-        metadata = cfg.plain, policy, record.columns, self.exchange
-        self.metadata = [self.engine.put(x) for x in metadata]
         try:
+            if section.inference == "central":
+                parts = [slice(x.first, x.first + x.count) for x in self.slots]
+                self.exchange = Exchange(env, learner.policy, parts, section.lag_limit + 2)
+            metadata = cfg.plain, policy, record.columns, self.exchange
+            self.metadata = [self.engine.put(x) for x in metadata]
             self.start_all()
         except BaseException:
-            self.engine.close()
+            self.close()
             raise
 
     def start_all(self) -> None:

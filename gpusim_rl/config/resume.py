@@ -159,9 +159,7 @@ def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
     allowed = {group: cfg[f"{group}_code"] for group in CODE}
     run = Run.open(Path(str(cfg["resume"])))
     before = load_config(run, allowed).plain
-    if (judge := before["reward"].get("judge")) and cfg["task_code"] != "here":
-        says = f"is answered by {judge} of judges/ here, which is imported only with {TASK_CODE}"
-        raise ValueError(f"{run.path} {says}")
+    check_judge(run, before, cfg["task_code"])
     after, files = copy.deepcopy(before), {file.key: file for file in file_keys(before)}
     for key in [override.key_or_group for override in overrides]:
         group, _, rest = key.partition(".")
@@ -194,6 +192,13 @@ def continue_config(cfg: Plain, overrides: list[Override]) -> Plain:
         )
     codes = {f"{group}_code": before[f"{group}_code"] for group in CODE}
     return after | {"resume": str(cfg["resume"])} | codes
+
+
+def check_judge(run: Run, before: Plain, allowed: str | None) -> None:
+    """ValueError if a program answers for people in a run, and none of here is allowed."""
+    if (judge := before["reward"].get("judge")) and allowed != "here":
+        says = f"is answered by {judge} of judges/ here, which is imported only with {TASK_CODE}"
+        raise ValueError(f"{run.path} {says}")
 
 
 def load_config(run: Run, allowed: str | dict[str, str | None] | None = None) -> Config:

@@ -2,9 +2,11 @@
 
 import atexit
 import ctypes
+import math
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ COMMON = (  # resources that submitit has on every cluster; the others are Slurm
     *("tasks_per_node", "stderr_to_stdout"),
 )
 RESOURCES = ("num_cpus", "num_gpus")  # of a job of Ray
+PATIENCE = 60  # s that a job waits for a machine before a line says so
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -52,7 +55,7 @@ class CommandLine:
     cores = 1
 
     def __init__(self, command: list[str], folder: str, output: str):
-        tell = ctypes.CDLL(None).prctl
+        prctl = ctypes.CDLL(None).prctl
         with open(output, "ab") as file:
             self.process = subprocess.Popen(
                 command,
@@ -60,7 +63,7 @@ class CommandLine:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 # a training whose command was killed would go on without anybody
-                preexec_fn=lambda: tell(PR_SET_PDEATHSIG, signal.SIGKILL),
+                preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
             )
 
     def identity(self) -> dict[str, str]:
@@ -81,6 +84,7 @@ class RayJob:
 
     def __init__(self, engine: Any, process: Any, begun: Any, output: Path):
         self.engine, self.process, self.begun = engine, process, begun
+        self.name, self.start = output.stem, time.monotonic()
         print(f"{output.stem}: its output is {output}", flush=True)
 
     def ask(self, method: str) -> int | None:
@@ -88,16 +92,23 @@ class RayJob:
         from gpusim_rl.cluster.engine import ProcessLost
 
         if not self.engine.ready([self.begun], wait=False):
-            return None  # it waits for cores
+            if time.monotonic() > self.start + PATIENCE:
+                errors.warn_once(f"{self.name} waits for a core of Ray, or for what else it asked")
+            return None
         try:
             self.engine.get(self.begun)
             return self.engine.get(self.engine.call(self.process, method))
         except ProcessLost:
             return -signal.SIGKILL
+        except (ValueError, OSError) as error:  # such as a folder that its machine does not see
+            errors.warn(f"{self.name}: {errors.reason(error)}")
+            return 1
 
     def poll(self) -> int | None:
         """Its exit code, less than 0 if its machine is gone; None while it waits or runs."""
-        return self.ask("poll")
+        if (code := self.ask("poll")) is not None:
+            self.engine.end(self.process)  # its core is free for the next one
+        return code
 
     def terminate(self) -> None:
         """Let it end after a checkpoint, or take it back if it has not begun."""
@@ -139,11 +150,17 @@ def on_ray(resources: dict[str, Any], home: Path, places: int) -> Submit:
         if key not in RESOURCES or not isinstance(x, int | float) or x < 0:
             what = f"hydra.launcher.{key}={x}"
             raise ValueError(f"{what}: Ray has address and the numbers {', '.join(RESOURCES)}")
+    cores = resources.get("num_cpus", CommandLine.cores)
     try:
-        engine = Engine(places, address)
+        engine = Engine(0 if address else math.ceil(places * cores), address)
     except ValueError as error:
         raise ValueError(str(error).replace("cluster.", "hydra.launcher.", 1)) from None
     atexit.register(engine.close)
+    there = engine.ray.cluster_resources()
+    for name, asked in {"CPU": cores, "GPU": resources.get("num_gpus", 0)}.items():
+        if places * asked > (has := there.get(name, 0)):
+            what = f"jobs={places} need {places * asked:g} {name} at once"
+            raise ValueError(f"hydra/launcher=ray: {what}, its machines have {has:g}")
     folder = home.resolve() / "cluster"
     folder.mkdir(exist_ok=True)
 

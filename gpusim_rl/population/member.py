@@ -77,10 +77,10 @@ class Member:
         make = partial(make_iteration, changeable=keys)
         while (first := self.first_numbers()) is None:
             yield False
+        if not self.rows.read():
+            self.write({"iteration": 0, "numbers": first})
         trainer = Trainer(search.configure(self.name, first), make, observed=False)
         with closing(trainer.steps(self.stop)) as steps:
-            if not self.rows.read():
-                self.write({"iteration": 0, "numbers": first})
             # a decision that a killed process has left open
             goes_on = yield from self.decide(trainer)
             while goes_on and (row := next(steps, None)):
@@ -92,14 +92,14 @@ class Member:
 
     def first_numbers(self) -> Plain | None:
         """The numbers with which it begins; None while those it is drawn from have not ended."""
-        if found := self.search.numbers[self.name]:
+        if found := self.search.numbers[self.name] or numbers_of(self.rows.read()):
             return found
         number = [*self.search.numbers].index(self.name)
         rows = [self.rows_of(x) for x in [*self.search.numbers][: number - rules.AHEAD + 1]]
         if not all(map(ending, rows)):
             return None
-        seen = [(next(x["numbers"] for x in y if "numbers" in x), last_score(y)) for y in rows]
-        return rules.proposed(self.search.section.space or {}, seen, self.search.seed + number)
+        seen = [(numbers_of(x), last_score(x)) for x in rows if numbers_of(x)]
+        return rules.propose(self.search.section.space or {}, seen, self.search.seed + number)
 
     def finish(self, trainer: Trainer) -> None:
         """The last score, by which members are compared, and the final evaluation."""
@@ -241,6 +241,11 @@ class Member:
         except OSError:
             return False
         return True
+
+
+def numbers_of(rows: list[Plain]) -> Plain:
+    """The numbers with which a member began; empty if it has not."""
+    return next((x["numbers"] for x in rows if "numbers" in x), {})
 
 
 def last_score(rows: list[Plain]) -> Score:

@@ -17,7 +17,7 @@ Score = tuple[float, ...]  # the goal, then what orders members that are equal i
 LOST: Score = (-math.inf,)  # of a member that has failed, or whose row is damaged
 DONE: Score = (math.inf,)  # of one that has reached stop_at
 FACTORS = (0.8, 1.25)  # by which pbt changes a number, as in arXiv:1711.09846
-AHEAD = 4  # members of optuna that may train at once: a later one is drawn from those before them
+AHEAD = 4  # members of optuna: one is drawn from those that are so many or more before it
 RESAMPLED = 0.25  # fraction of pbt's numbers that are drawn anew from their space
 
 
@@ -82,7 +82,7 @@ def number_at(space: Plain | list[float], quantile: float) -> float:
     return min(max(float(f"{value:.6g}"), low), high)  # short on a command line
 
 
-def proposed(space: Plain, seen: list[tuple[Plain, Score]], seed: int) -> Plain:
+def propose(space: Plain, seen: list[tuple[Plain, Score]], seed: int) -> Plain:
     """The numbers of a new member by optuna's TPE (Bergstra et al., NeurIPS 2011).
 
     seen: numbers and last score of each member that has ended. Their order alone counts.

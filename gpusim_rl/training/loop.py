@@ -150,7 +150,7 @@ class Training:
     def waits(self) -> bool:
         """Whether the next iteration cannot begin yet, after a moment; say once what is missing."""
         why = self.iteration.waits()
-        if why and why != self.waited:
+        if why and not self.waited:  # the number of pairs in it falls
             self.table.say(why)
         self.waited = why
         if why:
@@ -434,6 +434,7 @@ class Training:
         free_unused()  # before another one takes as much
         self.iteration = self.build(self.cfg)
         self.iteration.load(state, f"iteration {done}")
+        self.iteration.open(self.run.path)
         # They are of the smaller one, while the row was read.
         self.iteration.env.statistics.clear_overflows()
         self.attempt(lambda: self.run.configure(self.cfg.plain | {"resume": None}))

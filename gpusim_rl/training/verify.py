@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> None:
             raise ValueError(f"{' '.join(arguments)}: expected {expected}")
         run = Run.open(Path(path))
         cfg = resume.load_config(run, values.get("task_code"))
+        resume.check_judge(run, cfg.plain, values.get("task_code"))
         hashes = read_hashes(run)
         count = min(int(limit[0]) if limit else HASHED, max(hashes, default=0))
         if count < 1:

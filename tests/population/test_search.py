@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from gpusim_rl.commands.train import configure
 from gpusim_rl.core.paths import search_path
 from gpusim_rl.envs import curriculum
 from gpusim_rl.population import rules, table
+from gpusim_rl.population.clusters import on_ray
 from gpusim_rl.population.member import STATES, Member
 from gpusim_rl.population.place import host
 from gpusim_rl.population.rules import DONE, LOST
@@ -58,6 +60,8 @@ KL = "algo.target_kl: {log: [0.005, 0.05]}"
 SPACE = f"search.space={{{KL}, task.weights.calm: {{uniform: [1, 2]}}}}"
 PBT = ("search=pbt", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
 ASHA = ("search=asha", "search.trials=4", "search.every=2", "iterations=7", "search.goal=reward")
+# without importing it: the engine then refuses to start one
+WITH_RAY = pytest.mark.skipif(not find_spec("ray"), reason="Ray is not installed")
 OPTUNA = ("search=optuna", "search.trials=6", "iterations=3", "search.goal=reward")
 # long enough to be killed in the middle
 LONGER = (*ASHA[:2], *ASHA[-1:], "search.every=10", "iterations=40")
@@ -438,8 +442,8 @@ def test_numbers_of_optuna():
 
     seen = [(x, (score(x),)) for x in rules.first_numbers(space, 8, 1)]
     for i in range(16):
-        found = rules.proposed(space, seen, i)
-        assert found == rules.proposed(space, [(x, (3 * y + 1,)) for x, (y,) in seen], i)
+        found = rules.propose(space, seen, i)
+        assert found == rules.propose(space, [(x, (3 * y + 1,)) for x, (y,) in seen], i)
         assert type(found["b"]) is int and found["c"] in space["c"]
         seen.append((found, (score(found),)))
     before, after = (sorted(y for _, (y,) in part)[-3:] for part in (seen[:8], seen[8:]))
@@ -634,30 +638,32 @@ def two_machines(monkeypatch) -> Iterator[str]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
         free.close()
         head = ["--head", f"--port={address.partition(':')[2]}", "--include-dashboard=false"]
-        for words in ([*head, f"--temp-dir={folder}"], [f"--address={address}"]):
-            line = [*ray, "start", *words, "--num-cpus=1", "--node-ip-address=127.0.0.1"]
-            subprocess.run(line, check=True, capture_output=True)
-        yield address
-        for process in psutil.process_iter(["cmdline"]):
-            if any(folder in word for word in process.info["cmdline"] or ()):
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+        try:
+            for words in ([*head, f"--temp-dir={folder}"], [f"--address={address}"]):
+                line = [*ray, "start", *words, "--num-cpus=1", "--node-ip-address=127.0.0.1"]
+                subprocess.run(line, check=True, capture_output=True)
+            yield address
+        finally:
+            for process in psutil.process_iter(["cmdline"]):
+                if any(folder in word for word in process.info["cmdline"] or ()):
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
 
 
 def places() -> dict[str, psutil.Process]:
-    """Number → the process of a place of this search, of those that run."""
+    """Number → the process of a place of the search in this directory, of those that run."""
     found = {}
-    for process in psutil.process_iter(["cmdline"]):
+    for process in psutil.process_iter(["cmdline", "cwd"]):
         words = process.info["cmdline"] or []
-        if "gpusim_rl.population.place" in words:
-            found[words[words.index("gpusim_rl.population.place") + 2]] = process
+        if process.info["cwd"] == str(Path.cwd()) and PLACE[-1] in words:
+            found[words[words.index(PLACE[-1]) + 2]] = process
     return found
 
 
+@WITH_RAY
 @pytest.mark.slow
 def test_a_search_on_ray(two_machines, undisturbed):
     """hydra/launcher=ray: the same decisions on two machines, one of whose processes is killed."""
-    pytest.importorskip("ray")
     words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false", "export=none", "jobs=2")
     launcher = ("hydra/launcher=ray", f"hydra.launcher.address={two_machines}")
     line = [sys.executable, "-m", "gpusim_rl.commands.train", *words, *launcher]
@@ -679,9 +685,49 @@ def test_a_search_on_ray(two_machines, undisturbed):
     assert told(read_search(Path("two"))) == told(undisturbed(LONGER))
 
 
+@WITH_RAY
+@pytest.mark.slow
+def test_jobs_follow_each_other_on_ray(tmp_path, capsys):
+    """A job that has ended gives its core back; one that fails to begin is one line."""
+    submit = on_ray({}, tmp_path, 1)
+
+    def ending(*command: str) -> int:
+        job = submit([*command], "job")
+        while (code := job.poll()) is None:
+            time.sleep(0.05)
+        return code
+
+    for code in (0, 3, 0, 0):
+        assert ending(sys.executable, "-c", f"raise SystemExit({code})") == code
+    assert ending("/no such program") == 1 and "job: " in capsys.readouterr().err
+    with pytest.raises(ValueError, match="jobs=1 need 1 GPU at once, its machines have 0"):
+        on_ray({"num_gpus": 1}, tmp_path, 1)
+
+
+def test_a_member_of_optuna_that_fails(monkeypatch):
+    """Others are drawn from those that have numbers, and one that has begun keeps its own."""
+    pytest.importorskip("optuna")
+    search = begin("search", *OPTUNA)
+    configure, failing = Search.configure, ["member_0", "member_4"]
+
+    def broken(self: Search, name: str, numbers: Any) -> Any:
+        if name in failing:
+            raise ValueError("no GPU")
+        return configure(self, name, numbers)
+
+    monkeypatch.setattr(Search, "configure", broken)
+    rows = finished(search)
+    assert [x[-1].get("ended") for x in rows.values()].count("failed") == 2
+    failing.clear()
+    forget_failures(search)
+    again = finished(search)
+    assert all(x[-1]["ended"] == "done" for x in again.values())
+    assert [x[0]["numbers"] for x in again.values()] == [x[0]["numbers"] for x in rows.values()]
+
+
+@WITH_RAY
 def test_what_ray_refuses(capsys, monkeypatch):
     """Another resource than Ray's, or machines without a token: one line, and no folder is left."""
-    pytest.importorskip("ray")
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     words = (*WORDS, *ASHA, SPACE, "run_dir=search", "hydra/launcher=ray")
     for word, says in {

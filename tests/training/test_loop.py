@@ -608,7 +608,8 @@ def test_the_failure_is_the_world(tmp_path):
 @pytest.mark.slow
 def test_capacities_grow(here, monkeypatch, capsys):
     """What is exceeded is doubled and kept; the PPO before is gone when the next is made."""
-    built, alive = [], []
+    built, alive, opened = [], [], []
+    monkeypatch.setattr(Iteration, "open", lambda self, path: opened.append(path))
 
     def make(*args, **kwargs):
         alive.append(sum(ppo() is not None for ppo in built))
@@ -628,6 +629,7 @@ def test_capacities_grow(here, monkeypatch, capsys):
     assert grown >= 8 and rows[0]["overflow"] > 0
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert len(alive) >= 2 and not any(alive)
+    assert len(opened) >= 2  # reward models know the run again
 
 
 @pytest.mark.parametrize("iterations", [1, 2])
