@@ -23,7 +23,7 @@ from tests.worlds import ROOT
 SHORT = {"iterations": 2, "num_envs": 8, "episodes": 4, "seconds": 1, "size": "[96,64]"}
 SHORT |= {"task.episode": 0.2}
 GPU, NETWORK, LONG, SHELL = "a GPU", "a network", "more than a minute", "a shell of its own"
-ENDLESS = "someone who ends it"
+ENDLESS, PEOPLE = "someone who ends it", "people who answer; tests/serve has them"
 ROBOT = "the log of a robot; tests/identify has one"
 WHEEL = "an environment of its own; tests/test_wheel.py builds and installs the wheel"
 REGISTRY, IDENTIFY = "gpusim registry", "gpusim identify"
@@ -37,6 +37,9 @@ LISTED = {
     "python play.py onnx=policy.onnx mode=serve": ENDLESS,
     "python play.py mode=serve registry=registry alias=released": ENDLESS,
     "python play.py onnx=policy.onnx mode=serve serve.host=0.0.0.0 serve.token_file=token": ENDLESS,
+    "python train.py task=quadruped reward=preference start=runs/walk run_dir=runs/calm": PEOPLE,
+    "python play.py run=runs/calm mode=label": PEOPLE,
+    "python play.py run=runs/calm mode=label out=answers.csv": PEOPLE,
     "make gpu-test": GPU,
     "make gpu-check": GPU,
     "make dist": WHEEL,

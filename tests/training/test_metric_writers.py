@@ -20,6 +20,7 @@ import pytest
 from gpusim_rl.algorithms.distill.distill import Distill
 from gpusim_rl.algorithms.iteration import SHARES
 from gpusim_rl.algorithms.rewards.amp.amp import AMP
+from gpusim_rl.algorithms.rewards.preference.preference import Preference
 from gpusim_rl.algorithms.rewards.rnd.rnd import RND
 from gpusim_rl.algorithms.sac.sac import SAC
 from gpusim_rl.config import validate
@@ -90,6 +91,7 @@ def test_the_docs_have_the_table():
     text = (ROOT / "docs" / "logging.md").read_text()
     rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", text, re.MULTILINE)
     parts = (*SAC.metrics, *Ring.metrics, *Distill.metrics, *RND.metrics, *AMP.metrics)
+    parts += (*Preference.metrics,)
     names = NAMES | {x.key: x.public for x in parts} | {"clone_error": "loss/clone_error"}
     names |= {"model_error": "loss/model", "model/*": "model/*"}
     assert dict(rows) == names and len(rows) == len(names)
