@@ -64,6 +64,7 @@ class LabelServer(TokenServer):
         told |= {"consistent": about["consistent"], "agree": about["agree"]}
         with self.lock:
             lent = {x for x, (by, at) in self.lent.items() if by != who and now - at < LENT}
+            lent -= {pair for _, pair in valid}
             if (turn := len(mine) % REPEAT) == REPEAT - 1:
                 waiting[:0] = [x + AGAIN for x in mine if not x.endswith(AGAIN)]
             elif turn == REPEAT // 2:
