@@ -212,6 +212,14 @@ def test_people_answer_in_browsers(tmp_path):
                 pages[0].wait_for_function("!busy && !last", polling=50)
                 assert labels.answers().rows[-1]["answer"] == "undo"
                 press(turn, "ArrowRight")
+        page = browser.new_page(bypass_csp=True)  # of one who gives no name
+        page.goto(server.address)
+        assert page.evaluate("who()").startswith("me-") and page.evaluate("who().length") > 5
+        pages[0].wait_for_function("!busy && film.length", polling=50)
+        for held in ("repeat", "altKey"):
+            event = f"new KeyboardEvent('keydown', {{key: 'ArrowLeft', {held}: true}})"
+            pages[0].evaluate(f"document.dispatchEvent({event}) && busy")
+            assert not pages[0].evaluate("busy")
         assert labels.answers().valid() == said and len(said) == 20 and not errors
         # the tenth of each was a pair that they had seen, the sixth one of the other's
         assert sum(pair.endswith(AGAIN) for _, pair in said) == 2
