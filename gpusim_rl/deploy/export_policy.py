@@ -78,9 +78,9 @@ def rest(task: Task, controller: Controller) -> Json:
 
 def lineage(run: Path, player: Player) -> Json:
     """Where a policy comes from, for the file's description."""
-    answers = Labels(run).answers()
-    told = {"labels": answers.digest[:16]} if answers.rows else {}  # that people answered
-    return {"run": run.name, "iteration": player.iterations} | told
+    rounds = [x for x in Labels(run).learned.read() if x["iteration"] <= player.iterations]
+    answers = {"labels": rounds[-1]["sha256"][:16]} if rounds else {}  # that it learned from
+    return {"run": run.name, "iteration": player.iterations} | answers
 
 
 def read_evaluated(run: Path, player: Player, controller: Controller) -> Json:

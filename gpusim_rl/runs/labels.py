@@ -176,6 +176,12 @@ class Labels:
             self.learned.flush()
         return read
 
+    def lines_before(self, iteration: float) -> int:
+        """How many lines of answers the last round before an iteration learned from."""
+        return max(
+            (x["answers"] for x in self.learned.read() if x["iteration"] < iteration), default=0
+        )
+
     def fitting(self, read: Answers, pairs: dict[str, Pair]) -> dict[tuple[str, str], str]:
         """Those of the valid answers whose pair is here, with the clips that were looked at."""
         clips = {(row["who"], row["pair"]): row["clips"] for row in read.rows}

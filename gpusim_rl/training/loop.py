@@ -13,6 +13,7 @@ from torch import Tensor
 from gpusim_rl.algorithms.iteration import Evaluation, Iteration
 from gpusim_rl.config.sections import Config
 from gpusim_rl.config.validate import TASK_CODE
+from gpusim_rl.core.errors import reason
 from gpusim_rl.core.files import Plain, write_whole
 from gpusim_rl.core.memory import free_unused
 from gpusim_rl.core.metrics import Metric
@@ -149,7 +150,10 @@ class Training:
 
     def waits(self) -> bool:
         """Whether the next iteration cannot begin yet, after a moment; say once what is missing."""
-        why = self.iteration.waits()
+        try:
+            why = self.iteration.waits()
+        except (ValueError, OSError) as error:  # such as of a file of answers that was changed
+            raise TrainingFailed(reason(error)) from None
         if why and not self.waited:  # the number of pairs in it falls
             self.table.say(why)
         self.waited = why

@@ -18,6 +18,7 @@ from gpusim_rl.core.states import copy_state
 from gpusim_rl.runs.checkpoints import load
 from gpusim_rl.runs.labels import Labels
 from gpusim_rl.runs.run import Run
+from gpusim_rl.training.loop import TrainingFailed
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY, command
 from tests.core.test_distributed import torchrun_train
@@ -157,6 +158,8 @@ def test_pairs_are_alike_and_worth_a_question(monkeypatch):
     assert chosen.shape == (20, 2, steps, width + 3) and drawn == 10
     assert (chosen[:, 0, :, 0] == chosen[:, 1, :, 0]).all() and (chosen[..., -1] == 0).all()
     assert not (chosen[:, 0] == chosen[:, 1]).all(2).all(1).any()
+    asked = {tuple(sorted(x.flatten().tolist())) for x in chosen[:, :, 0, 1]}
+    assert len(asked) == 20  # none twice
     assert chosen[10:, 0, 0, 1].min() > chosen[:10, 0, 0, 1].mean()
     assert choose()[1] == 20  # without doubt all are drawn
     across, _ = choose(older=clips + 100.0 * (torch.arange(width + 3) == 1), across=1.0)
@@ -220,7 +223,7 @@ def test_training_waits_for_people(here):
     for _ in range(2):
         assert iteration.waits() == ""
         iteration.iteration()
-    assert iteration.waits() == "8 pairs wait for an answer: play.py mode=label"
+    assert iteration.waits() == "8 pairs wait for an answer: play.py run=people mode=label"
     for name, pair in labels.pairs().items():
         labels.answer(name, "left", "anna", pair.digest)
     labels.answer(name, "undo", "anna", pair.digest)
@@ -233,16 +236,19 @@ def test_training_waits_for_people(here):
 
 
 def test_the_reference_is_the_policy_of_the_start(here):
-    """It stays as the policy moves, and is in a checkpoint; a warning tells a lost reward."""
+    """It stays as the policy moves, and is in a checkpoint."""
     made = make_iteration(make_config(*WORLDS, *TASTE, "reward.warm=0"))
     first = copy_state(made.tensors())
     made.iteration()
+    made.rewards[0].value("answers").fill_(1)  # as if somebody had answered
+    made.iteration()
     after = copy_state(made.tensors())
-    for name in ("net.0.weight", "normalizer.mean"):
-        kept = after.get(f"preference/actor.{name}")
-        if kept is not None:
-            assert torch.equal(kept, first[f"policy/actor.{name}"])
-    assert any(name.startswith("preference/actor.") for name in after)
+    names = [x.removeprefix("preference/") for x in after if x.startswith("preference/actor.")]
+    assert names and not differing(
+        {x: after[f"preference/{x}"] for x in names}, {x: first[f"policy/{x}"] for x in names}
+    )
+    moved = [x for x in names if not torch.equal(after[f"policy/{x}"], first[f"policy/{x}"])]
+    assert [x for x in moved if "net" in x]
 
 
 @pytest.mark.parametrize(
@@ -304,16 +310,29 @@ def test_what_it_cannot_tune(here, words, says):
 
 
 def test_a_judge_that_cannot_answer(here):
-    """A file, a function and an answer that are none are named in one line."""
+    """A file and a function that are none are named before anything is trained, an answer then."""
     for judge, says in (
         ("nobody:slow", "no file nobody.py in judges/"),
         ("tastes:none", "has no function none"),
-        ("tastes:lost", "answers 'up': expected one of left, right, same, unclear"),
+        (f"tastes:{'x' * 40}", "expected at most 40 characters"),
     ):
-        made = Trainer(configure(*WORLDS, *TASTE, f"reward.judge={judge}"))
         with pytest.raises(ValueError, match=says):
-            list(made.steps())
-        made.close()
+            Trainer(configure(*WORLDS, *TASTE, f"reward.judge={judge}"))
+    made = Trainer(configure(*WORLDS, *TASTE, "reward.judge=tastes:lost"))
+    with pytest.raises(TrainingFailed, match="answers 'up': expected one of left, right, same"):
+        list(made.steps())
+    made.close()
+
+
+def test_clips_of_another_training(here):
+    """Answers about clips of another length are refused before anything is trained."""
+    words = (*WORLDS, *TASTE, "reward.judge=tastes:slow", "iterations=4")
+    made = Trainer(configure(*words, "run_dir=other"))
+    list(made.steps())
+    made.close()
+    line = "reward.labels=other: its clips have other terms or another length"
+    with pytest.raises(ValueError, match=line):
+        Trainer(configure(*words, "reward.labels=other", "run_dir=new", "reward.seconds=2"))
 
 
 def test_how_many_questions_are_asked():

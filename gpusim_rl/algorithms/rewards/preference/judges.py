@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 
 from gpusim_rl.core.user_code import import_user_file
-from gpusim_rl.runs.labels import Pair
+from gpusim_rl.runs.labels import LONGEST_NAME, Pair
 
 FOLDER = "judges"
+Judge = Callable[[dict[str, Any], dict[str, Any]], Any]
 Clip = dict[str, Any]  # name of a term → (T, width) numbers; `pose` (T, nq) and `dt` [s]
 
 
-def load_judge(name: str) -> Callable[[Clip, Clip], Any]:
+def load_judge(name: str) -> Judge:
     """The function of FILE:FUNCTION; ValueError if there is none."""
+    if len(name) > LONGEST_NAME:
+        raise ValueError(f"reward.judge={name}: expected at most {LONGEST_NAME} characters")
     file, _, function = name.partition(":")
     path = Path.cwd() / FOLDER / f"{file}.py"
     if not path.is_file():

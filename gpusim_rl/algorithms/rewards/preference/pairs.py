@@ -49,14 +49,19 @@ def choose_pairs(
     n = CANDIDATES * count
     mine = left[torch.randint(len(left), (n,), generator=generator)]
     wanted = clips[0, mine][:, alike]
-    near = nearest(wanted, clips[0][:, alike], mine, left, generator)
-    pairs = torch.stack([clips[:, mine], clips[:, near]])
+    other = nearest(wanted, clips[0][:, alike], mine, left, generator)
     if len(right):
         far = nearest(wanted, older[0][:, alike], mine, right, generator)
-        from_older = torch.rand(n, generator=generator) < across
-        pairs[1] = torch.where(from_older[:, None], older[:, far], pairs[1])
+        other = torch.where(torch.rand(n, generator=generator) < across, -1 - far, other)
+    both = torch.stack([mine, other], 1)
+    places: list[list[int]] = both.numpy().tolist()
+    first = {(min(x), max(x)): i for i, x in reversed([*enumerate(places)])}
+    mine, other = both[sorted(first.values())].T  # a pair is asked once
+    second = torch.where((other < 0)[:, None], older[:, -1 - other], clips[:, other])
+    pairs, n = torch.stack([clips[:, mine], second]), len(mine)
     swap = torch.rand(n, generator=generator) < 0.5
     pairs = torch.where(swap[:, None], pairs.flip(0), pairs).permute(2, 0, 1, 3)
+    count = min(count, n)
     drawn = count if doubt is None else count - count // 2
     chosen = pairs[:drawn]
     if doubt is not None:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from gpusim_rl.algorithms.flat_adam import FlatAdam, GroupChanges
 from gpusim_rl.algorithms.learner import Learner, RewardModel, Spec
 from gpusim_rl.algorithms.ppo.ppo import PPO
-from gpusim_rl.algorithms.rewards.preference.judges import load_judge, named_terms
+from gpusim_rl.algorithms.rewards.preference.judges import Judge, load_judge, named_terms
 from gpusim_rl.algorithms.rewards.preference.pairs import choose_pairs, term_columns
 from gpusim_rl.algorithms.rewards.preference.settings import Settings
 from gpusim_rl.core import errors
@@ -46,8 +46,9 @@ class Preference(RewardModel):
         r_t = w_task r_task + dt (w ẑ_t - β d_t² / budget²) - fall,   d_t² = mean |J (μ - μ_ref)|²
 
     ẑ is the ensemble's mean in units of its deviation in the rollout. d is the distance of the
-    joint targets J μ [rad] of policy and reference: d² / budget² is KL(π || π_ref) of Gaussians as
-    wide as the budget. β follows what is allowed: it grows with e^(gain · off) while d is above.
+    joint targets J μ [rad] of policy and reference. For n joints n d² / (2 budget²) is KL(π ||
+    π_ref) of Gaussians as wide as the budget. β follows what is allowed: it grows with e^(gain ·
+    off) while d is above.
 
     The actor is held while the critic learns the new reward, and for good once d is above the
     budget: then `done` is 1.
@@ -93,19 +94,19 @@ class Preference(RewardModel):
         self.normalizer: Any = copy.deepcopy(learner.policy.critic_normalizer)
         self.targets = control_slope(spec).T  # (action_width, nu)
         self.rollouts = -(-round(settings.seconds / spec.dt) // spec.num_steps)  # of a clip
-        steps = self.rollouts * spec.num_steps
         # views, poses and whether an episode ended, of the last steps and of the first policy's
-        self.clips = torch.zeros(steps, POOL, width + nq + 1, device=device)
+        size = self.rollouts * spec.num_steps, POOL, width + nq + 1
+        self.clips = torch.zeros(size, device=device)
         self.first, self.lately = torch.zeros_like(self.clips), self.clips.new_zeros(2)
         self.before = self.lately.clone()  # the task's reward and the falls of a step, as lately
         self.values = self.clips.new_zeros(len(self.metrics))
         self.value("coefficient").fill_(settings.coefficient)
         self.paid = torch.zeros((), dtype=torch.int64, device=device)  # iterations with answers
         learner.optimizer.rates["actor"].fill_(settings.rate)
-        self.changes = GroupChanges(learner.optimizer, "actor")
-        self.rng, self.labels, self.warned = spec.rng(shared=True), None, False
-        ours = (spec.worlds < POOL).nonzero().flatten()
-        self.ours, self.places = ours, spec.worlds[ours]
+        self.changes, self.rng = GroupChanges(learner.optimizer, "actor"), spec.rng(shared=True)
+        self.labels, self.warned = None, False
+        self.judge = load_judge(settings.judge) if settings.judge else None
+        self.ours = (spec.worlds < POOL).nonzero().flatten()
 
     def value(self, name: str) -> Tensor:
         """() one of `metrics`, live."""
@@ -174,7 +175,7 @@ class Preference(RewardModel):
         steps = [record.end, getattr(record, "after/qpos"), ended]
         rows = torch.cat([x.index_select(1, self.ours) for x in steps], -1)
         new = self.clips.new_zeros(len(rows), *self.clips.shape[1:])
-        new.index_copy_(1, self.places, rows)
+        new.index_copy_(1, self.spec.worlds[self.ours], rows)
         self.spec.group.all_reduce(new)
         self.clips.copy_(torch.cat([self.clips[len(new) :], new]))
 
@@ -189,17 +190,34 @@ class Preference(RewardModel):
         self.labels = Labels(path)
         if self.cfg.labels and self.spec.group.rank == 0:
             self.labels.adopt(Path(self.cfg.labels))
+            if not self.pairs():
+                says = "its clips have other terms or another length, by reward.seconds, num_steps"
+                raise ValueError(f"reward.labels={self.cfg.labels}: {says}")
+
+    @property
+    def terms(self) -> str:
+        """The terms of the critic's view, as files of questions have them."""
+        return json.dumps(self.spec.term_widths["critic"])
+
+    def pairs(self, before: float = float("inf")) -> dict[str, Pair]:
+        """The pairs that were asked before an iteration, of clips like those of this training."""
+        assert self.labels
+        like = 2, len(self.clips), self.spec.views["critic"].shape[0], self.terms
+        found = self.labels.pairs(before)
+        return {k: x for k, x in found.items() if (*x.view.shape, x.about.get("terms")) == like}
 
     def waits(self, iteration: int) -> str:
         """Which questions the training waits for, once it has asked them."""
         if self.labels is None or not self.round(iteration):
             return ""
         self.ask(iteration)
-        if not (self.cfg.wait and self.cfg.judge is None):
-            return ""
-        answered = {pair.removesuffix(AGAIN) for _, pair in self.labels.answers().valid()}
-        left = len(self.labels.pairs(iteration).keys() - answered)
-        return f"{left} pairs wait for an answer: play.py mode=label" if left else ""
+        if self.cfg.wait and self.judge is None:
+            answered = {pair.removesuffix(AGAIN) for _, pair in self.labels.answers().valid()}
+            if left := len(asked_here(self.pairs(iteration)) - answered):
+                run = self.labels.path.parent
+                return f"{left} pairs wait for an answer: play.py run={run} mode=label"
+        self.labels.answers_at(iteration)
+        return ""
 
     def round(self, iteration: int) -> int:
         """The number of the round before this iteration, from 1; 0 if none is due."""
@@ -234,8 +252,9 @@ class Preference(RewardModel):
         """Choose the pairs of a round and write them; a judge that is a program answers them."""
         assert self.labels
         rounds, cfg = self.round(iteration), self.cfg
-        count = cfg.asked(rounds) - cfg.asked(rounds - 1)
-        if count and f"{iteration:06d}:0" not in self.labels.pairs(iteration):
+        before = asked_here(self.pairs(iteration))
+        count = cfg.asked(rounds) - len(before)
+        if count > 0 and f"{iteration:06d}:0" not in before:
             doubt = self.doubt if cfg.ask == "disagreement" and self.value("answers") > 0 else None
             chance = torch.Generator().manual_seed(self.spec.seed + (iteration << 32))
             now, first, alike = (x.cpu() for x in (self.clips, self.first, self.alike))
@@ -243,7 +262,8 @@ class Preference(RewardModel):
                 now, first, alike, count, across=cfg.across, doubt=doubt, generator=chance
             )
             if chosen is None:
-                return
+                says = "no two robots were told the same for a whole clip, see reward.alike"
+                return errors.warn_once(f"warning: nothing is asked: {says}")
             asked, drawn = chosen
             width = self.spec.views["critic"].shape[0]
             self.labels.ask(
@@ -252,30 +272,30 @@ class Preference(RewardModel):
                 asked[..., width:-1],
                 {
                     "dt": str(self.spec.dt),
-                    "terms": json.dumps(self.spec.term_widths["critic"]),
+                    "terms": self.terms,
                     "seed": str(self.spec.seed),
                     "policy": digest_of(self.policy),
                     "drawn": str(drawn),
                 },
             )
-        if cfg.judge:
-            self.judge(cfg.judge, self.labels.pairs(iteration))
+        if self.judge:
+            self.let_judge(self.judge, self.pairs(iteration))
 
     def doubt(self, pairs: Tensor) -> Tensor:
         """(n,) deviation of the ensemble's chances of pairs of clips (n, 2, T, …), on the CPU."""
         views = pairs[..., : self.spec.views["critic"].shape[0]].to(self.spec.device)
         return self.advantage(self.normalizer(views)).sigmoid().std(0).cpu()
 
-    def judge(self, name: str, pairs: dict[str, Pair]) -> None:
+    def let_judge(self, function: Judge, pairs: dict[str, Pair]) -> None:
         """Let a program answer the pairs that it has not answered."""
-        assert self.labels
+        assert self.labels and self.cfg.judge
+        name = self.cfg.judge
         done = {pair for who, pair in self.labels.answers().valid() if who == name}
-        function = load_judge(name)
         for key, pair in pairs.items():
             if key in done:
                 continue
             answer: Any = function(*named_terms(pair))
-            if answer not in CHOICES:
+            if not isinstance(answer, str) or answer not in CHOICES:
                 says = f"expected one of {', '.join(CHOICES)}"
                 raise ValueError(f"reward.judge={name} answers {answer!r}: {says}")
             self.labels.answer(key, answer, name, pair.digest)
@@ -286,16 +306,15 @@ class Preference(RewardModel):
         Of the new ones, those count that were drawn by chance.
         """
         assert self.labels
-        pairs = self.labels.pairs(iteration)
-        width = self.spec.views["critic"].shape[0]
-        pairs = {k: x for k, x in pairs.items() if x.view.shape[-1] == width}
+        pairs, before = self.pairs(iteration), self.labels.lines_before(iteration)
         fit = self.labels.fitting(self.labels.answers_at(iteration), pairs)
+        old = self.labels.answers(before).valid()
         found: list[tuple[Tensor, Tensor, Tensor]] = []
-        for (_, name), answer in fit.items():
+        for (who, name), answer in fit.items():
             pair, again = pairs[name.removesuffix(AGAIN)], name.endswith(AGAIN)
             chance = CHOICES[turned(answer) if again else answer]
             if chance is not None:
-                fresh = name.startswith(f"{iteration:06d}:") and bool(pair.about["drawn"])
+                fresh = (who, name) not in old and bool(pair.about["drawn"])
                 counts = fresh and chance != 0.5
                 found.append((pair.view, torch.tensor(chance), torch.tensor(counts)))
         stacks = [torch.stack(x) for x in zip(*found, strict=True)]
@@ -351,6 +370,11 @@ class Preference(RewardModel):
             | {"clips": self.clips, "first": self.first, "values": self.values}
         )
         return shared("preference/", nets.state_dict(keep_vars=True) | own)
+
+
+def asked_here(pairs: dict[str, Pair]) -> set[str]:
+    """The names of those pairs that are not of another run."""
+    return {name for name in pairs if name.partition(":")[0].isdecimal()}
 
 
 def control_slope(spec: Spec) -> Tensor:
