@@ -32,7 +32,7 @@ CHOICES = {"left": 1.0, "right": 0.0, "same": 0.5, "unclear": None}  # → that 
 UNDO, AGAIN = "undo", "~"  # an answer that takes one back; ends the name of a pair, sides changed
 LARGEST_ANSWERS = 64 * LARGEST_TEXT_BYTES  # bytes of answers.jsonl
 LARGEST_QUESTIONS = 1 << 28  # bytes of a file of questions
-LONGEST_WORD = 40  # characters of who answers, and of all else in an answer
+LONGEST_NAME = 40  # characters of who answers, and of all else in an answer
 COLUMNS: tuple[str, ...] = ("pair", "answer", "who", "time", "clips")  # of an answer
 
 
@@ -235,8 +235,8 @@ def wrong(row: Plain) -> str:
         return "they have other columns"
     if row["answer"] not in (*CHOICES, UNDO):
         return f"an answer is none of {', '.join(CHOICES)}"
-    words = all(0 < len(x) <= LONGEST_WORD and x.isprintable() for x in row.values())
-    return "" if words else f"a word is not 1 to {LONGEST_WORD} printable characters"
+    words = all(0 < len(x) <= LONGEST_NAME and x.isprintable() for x in row.values())
+    return "" if words else f"a word is not 1 to {LONGEST_NAME} printable characters"
 
 
 def earlier(name: str) -> str:
