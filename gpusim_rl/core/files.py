@@ -72,11 +72,14 @@ def new_directory(path: Path) -> Path:
         raise OSError(f"{free} cannot be written: {error.strerror}") from None
 
 
-def read_whole(path: Path, largest: int) -> bytes:
-    """The bytes of a regular file; ValueError if it is none, or has more than `largest` bytes."""
+def read_whole(path: Path, largest: int, more: int = 0) -> bytes:
+    """The bytes of a regular file; ValueError if it is none, or has more than `largest` bytes.
+
+    more: flags of os.open.
+    """
 
     def opener(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NONBLOCK)  # else a pipe would wait for its writer
+        return os.open(name, flags | more | os.O_NONBLOCK)  # else a pipe would wait for its writer
 
     with open(path, "rb", opener=opener) as file:  # so that its errors name the file
         status = os.fstat(file.fileno())

@@ -8,10 +8,12 @@ Several programs may append answers at once. A continuation reads as many lines 
 """
 
 import csv
+import errno
 import hashlib
 import io
 import json
 import os
+import re
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +32,7 @@ CHOICES = {"left": 1.0, "right": 0.0, "same": 0.5, "unclear": None}  # → that 
 UNDO, AGAIN = "undo", "~"  # an answer that takes one back; ends the name of a pair, sides changed
 LARGEST_ANSWERS = 64 * LARGEST_TEXT_BYTES  # bytes of answers.jsonl
 LARGEST_QUESTIONS = 1 << 28  # bytes of a file of questions
-LONGEST_NAME = 40  # characters of who answers
+LONGEST_NAME = 40  # characters of who answers, and of all else in an answer
 COLUMNS: tuple[str, ...] = ("pair", "answer", "who", "time", "clips")  # of an answer
 
 
@@ -67,6 +69,8 @@ class Labels:
     def __init__(self, run: Path):
         self.path = run / FOLDER
         self.file, self.learned = self.path / "answers.jsonl", Rows(self.path / "rounds.jsonl")
+        # of a file: time of change [ns], size and pairs
+        self.known: dict[str, tuple[int, int, dict[str, Pair]]] = {}
 
     # -- questions ---------------------------------------------------------------------------------
 
@@ -87,24 +91,33 @@ class Labels:
             if file.stem.isdecimal() and int(file.stem) > before:
                 continue
             try:
-                found |= read_pairs(file)
+                now = file.lstat()
+                if self.known.get(file.name, ())[:2] != (now.st_mtime_ns, now.st_size):
+                    self.known[file.name] = now.st_mtime_ns, now.st_size, read_pairs(file)
+                found |= self.known[file.name][2]
             except (OSError, ValueError) as error:
                 errors.warn_once(f"warning: {errors.reason(error)}: its pairs are left out")
         return found
+
+    def waiting(self, before: float = float("inf")) -> list[str]:
+        """The pairs of this run, not of an earlier one, that wait for an answer, of `pairs`."""
+        fit = self.fitting(self.answers(), self.pairs())
+        done = {pair.removesuffix(AGAIN) for _, pair in fit}
+        return [x for x in self.pairs(before) if x[0].isdecimal() and x not in done]
 
     def adopt(self, run: Path) -> None:
         """Begin with the questions and answers of another run; ValueError if it has none."""
         if self.path.exists():
             return
         other = Labels(run)
-        rows = [row | dict(pair=f"earlier-{row['pair']}") for row in other.answers().rows]
+        rows = [row | dict(pair=earlier(row["pair"])) for row in other.answers().rows]
         data = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
         if not data:
             raise ValueError(f"reward.labels={run}: this run has no answers")
         self.path.mkdir()
         for file in sorted(other.path.glob("*.safetensors")):
-            content = read_whole(file, LARGEST_QUESTIONS)
-            write_whole(self.path / f"earlier-{file.name}", content)
+            content = read_whole(file, LARGEST_QUESTIONS, os.O_NOFOLLOW)
+            write_whole(self.path / earlier(file.name), content)
         write_whole(self.file, data)
 
     # -- answers -----------------------------------------------------------------------------------
@@ -116,10 +129,14 @@ class Labels:
         if why := wrong(row):
             raise ValueError(why)
         self.path.mkdir(exist_ok=True)
-        line, flags = f"{json.dumps(row)}\n".encode(), os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        line, flags = f"{json.dumps(row)}\n".encode(), os.O_RDWR | os.O_CREAT | os.O_APPEND
         file = os.open(self.file, flags | os.O_NOFOLLOW, 0o666)
         try:  # one write: what several programs append is not mixed
-            os.write(file, line)
+            size = os.fstat(file).st_size
+            if size and os.pread(file, 1, size - 1) != b"\n":  # a kill, or a full disk, left half
+                line = b"\n" + line
+            if os.write(file, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
             os.fsync(file)
         finally:
             os.close(file)
@@ -131,7 +148,7 @@ class Labels:
         """
         if not self.file.exists():
             return Answers([], 0, hashlib.sha256().hexdigest())
-        whole = read_whole(self.file, LARGEST_ANSWERS).splitlines(keepends=True)
+        whole = read_whole(self.file, LARGEST_ANSWERS, os.O_NOFOLLOW).splitlines(keepends=True)
         taken = [x for x in whole if x.endswith(b"\n")][:lines]  # the last may not be whole yet
         rows, reasons = [], Counter[str]()
         for line in taken:
@@ -198,11 +215,12 @@ class Labels:
         return {"answers": dict(counts), **found}
 
     def csv(self) -> bytes:
-        """All answers as a table."""
+        """All answers as a table, in which a spreadsheet finds no formula."""
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS)
         writer.writeheader()
-        writer.writerows(self.answers().rows)
+        for row in self.answers().rows:
+            writer.writerow({key: "'" * (x[0] in "=+-@") + x for key, x in row.items()})
         return text.getvalue().encode()
 
 
@@ -217,8 +235,14 @@ def wrong(row: Plain) -> str:
         return "they have other columns"
     if row["answer"] not in (*CHOICES, UNDO):
         return f"an answer is none of {', '.join(CHOICES)}"
-    names = all(0 < len(row[x]) <= LONGEST_NAME and row[x].isprintable() for x in ("who", "pair"))
-    return "" if names else f"a name is not 1 to {LONGEST_NAME} printable characters"
+    words = all(0 < len(x) <= LONGEST_NAME and x.isprintable() for x in row.values())
+    return "" if words else f"a word is not 1 to {LONGEST_NAME} printable characters"
+
+
+def earlier(name: str) -> str:
+    """What a pair, or its file, of another run is called here: earlier-…, then earlier2-…, …"""
+    before, own = re.findall(r"^(?:earlier(\d*)-)?(.*)", name)[0]
+    return f"earlier{int(before or 1) + 1 if own != name else ''}-{own}"
 
 
 def parse(line: bytes) -> tuple[Plain | None, str]:
@@ -238,7 +262,8 @@ def read_pairs(file: Path) -> dict[str, Pair]:
     tensors, about = read_tensors(file, "no whole safetensors file")
     if about.pop("gpusim_rl", "") != FORMAT or tensors.keys() != {"view", "pose"}:
         raise ValueError(f"{file} holds no questions")
-    view, pose = tensors["view"], tensors["pose"]
+    # copies: the file itself is mapped, and may be cut while they are in use
+    view, pose = tensors["view"].clone(), tensors["pose"].clone()
     if not (view.ndim == pose.ndim == 4 and view.shape[:3] == pose.shape[:3] and view.size(1) == 2):
         raise ValueError(f"{file} holds no pairs of clips")
     if not (view.isfinite().all() and pose.isfinite().all()):

@@ -8,13 +8,10 @@ nothing.
 import base64
 import io
 import json
-import secrets
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from http import HTTPStatus
-from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +21,7 @@ from gpusim_rl.core.files import Plain
 from gpusim_rl.report.templates import render
 from gpusim_rl.runs.labels import AGAIN, Labels, Pair
 from gpusim_rl.runs.run import Run
-from gpusim_rl.serve.registry_page import Handler, PageError
+from gpusim_rl.serve.registry_page import Handler, PageError, TokenServer
 from gpusim_rl.viewer.offscreen import Camera
 
 if TYPE_CHECKING:
@@ -37,56 +34,43 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 POLICY += "img-src data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 SIZE, FPS, QUALITY = (300, 360), 25, 80  # of a clip: height and width [pixels], 1/s, of a JPEG
 LENT = 120.0  # s for which a pair that is shown to one person is shown to no other
-REPEAT = 10  # answers after which a person sees one of their pairs again, sides changed
+REPEAT = 10  # of so many answers one is of a pair again, sides changed, one of another's pair
 FILMS = 16  # of pairs that are kept
 LARGEST_ANSWER_BYTES = 2000
 
 
-class LabelServer(ThreadingHTTPServer):
-    """The page of a run's questions; OSError if the port is taken.
-
-    Each request shows the token, which is part of the address. At another host than this machine
-    whoever has the address may answer.
-    """
-
-    daemon_threads = True
+class LabelServer(TokenServer):
+    """The page of a run's questions: at another host than this machine for all with the address."""
 
     def __init__(self, run: Run, model: "MjModel", host: str, port: int, most: int):
         self.run, self.labels, self.most, self.model = run, Labels(run.path), most, model
-        self.token, self.lock = secrets.token_urlsafe(24), Lock()
-        self.lent: dict[str, tuple[str, float]] = {}  # pair → who looks at it, since when [s]
+        # pair → who looks at it, since when [s]; nobody if it has no film
+        self.lent: dict[str, tuple[str | None, float]] = {}
         self.films: dict[str, Future[list[str]]] = {}
         # a context of OpenGL belongs to one thread
         self.painter, self.camera = ThreadPoolExecutor(1), None
-        try:
-            super().__init__((host, port), LabelHandler)
-        except OSError as error:
-            raise OSError(f"port={port}: {error.strerror or error}") from None
-
-    @property
-    def address(self) -> str:
-        """The address that opens it."""
-        return f"http://{self.server_address[0]}:{self.server_port}/?token={self.token}"
+        super().__init__(host, port, LabelHandler)
 
     def progress(self, who: str) -> Plain:
         """The next pair for a person, if one waits, and how far all are."""
-        pairs, answers = self.labels.pairs(), self.labels.answers()
-        valid, now = self.labels.fitting(answers, pairs), time.monotonic()
-        answered = {pair.removesuffix(AGAIN) for _, pair in valid}
+        pairs, waiting, now = self.labels.pairs(), self.labels.waiting(), time.monotonic()
+        valid = self.labels.fitting(self.labels.answers(), pairs)
+        asked = sum(pair[0].isdecimal() for pair in pairs)  # in this run
         mine = [pair for by, pair in valid if by == who]
         rows = [row for row in self.run.rows()[-1:] if row.get("answers")]
         about = self.labels.report()
-        told = {"answered": len(answered), "asked": len(pairs), "most": self.most}
+        told = {"answered": asked - len(waiting), "asked": asked, "most": self.most}
         told |= {"accuracy": rows[0].get("accuracy") if rows else None, "mine": len(mine)}
         told |= {"consistent": about["consistent"], "agree": about["agree"]}
         with self.lock:
             lent = {x for x, (by, at) in self.lent.items() if by != who and now - at < LENT}
-            again = [x for x in mine if f"{x}{AGAIN}" not in mine and not x.endswith(AGAIN)]
-            if again and len(mine) % REPEAT == REPEAT - 1:
-                name = again[0] + AGAIN
-            else:
-                name = next((x for x in pairs if x not in answered and x not in lent), "")
-                self.lent[name] = who, now
+            lent -= {pair for _, pair in valid}
+            if (turn := len(mine) % REPEAT) == REPEAT - 1:
+                waiting[:0] = [x + AGAIN for x in mine if not x.endswith(AGAIN)]
+            elif turn == REPEAT // 2:
+                waiting[:0] = [x for _, x in valid if not x.endswith(AGAIN)]
+            name = next((x for x in waiting if x not in mine and x not in lent), "")
+            self.lent[name] = who, now
         pair = pairs.get(name.removesuffix(AGAIN))
         return told | {"pair": name, "clips": pair.digest if pair else ""}
 
@@ -101,7 +85,14 @@ class LabelServer(ThreadingHTTPServer):
                 for old in list(self.films)[:-FILMS]:
                     del self.films[old]
             film = self.films[name]
-        return film.result()
+        try:
+            return film.result()
+        except Exception as error:  # of a damaged file, or of OpenGL
+            with self.lock:
+                self.films.pop(name, None)
+                self.lent[name] = None, time.monotonic()
+            line = f"{name} has no film: {errors.printable(errors.reason(error))}"
+            raise PageError(HTTPStatus.INTERNAL_SERVER_ERROR, line) from None
 
     def paint(self, pair: Pair, turned: bool) -> list[str]:
         """`film` of a pair; turned: with the sides changed."""
@@ -130,7 +121,7 @@ class LabelHandler(Handler):
 
     server: LabelServer  # pyright: ignore[reportIncompatibleVariableOverride]
     paths = ("/", "/next", "/film", "/answer")
-    policy = POLICY
+    policy, largest, most = POLICY, LARGEST_ANSWER_BYTES, f"{LARGEST_ANSWER_BYTES} bytes"
 
     def do_GET(self) -> None:
         try:
@@ -143,16 +134,18 @@ class LabelHandler(Handler):
             self.answer({"film": labels.film(query.get("pair", "")), "fps": FPS})
         except PageError as error:
             self.refuse(error)
+        except (ValueError, OSError) as error:  # of a damaged file; the rest `handle_error` says
+            self.refuse(PageError(HTTPStatus.INTERNAL_SERVER_ERROR, errors.reason(error)))
 
     def do_POST(self) -> None:
         try:
             self.checked_query()
             try:
-                if len(body := self.body()) > LARGEST_ANSWER_BYTES:
-                    raise ValueError("an answer is shorter")
-                said: Any = json.loads(body)
+                said: Any = json.loads(self.body())
                 words = [said[x] for x in ("pair", "answer", "who", "clips")]
                 self.server.labels.answer(*words)
+            except PageError:
+                raise
             except (ValueError, KeyError, TypeError, RecursionError) as error:
                 line = errors.printable(errors.reason(error))
                 raise PageError(HTTPStatus.BAD_REQUEST, line) from None

@@ -11,6 +11,7 @@ import re
 import secrets
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -64,8 +65,8 @@ class Job(NamedTuple):
     file_name: str
 
 
-class PageServer(ThreadingHTTPServer):
-    """The page of a registry at a port of this machine, 0 for any; OSError if the port is taken.
+class TokenServer(ThreadingHTTPServer):
+    """A page at a port, 0 for any; OSError if there is no such host, or the port is taken.
 
     Each request shows the token. It is part of the address, so that only who started the page may
     use it, and not another user of the machine or another site in the browser.
@@ -73,22 +74,38 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, port: int, verbs: Mapping[str, Verb]):
-        self.folder, self.verbs, self.token = folder, verbs, secrets.token_urlsafe(24)
-        self.job: Job | None = None
-        self.lock = Lock()  # of the job
+    def __init__(self, host: str, port: int, handler: "type[Handler]"):
+        self.token, self.lock = secrets.token_urlsafe(24), Lock()  # of what its threads share
         try:
-            super().__init__((LOOPBACK, port), Handler)
+            super().__init__((host, port), handler)
         except OSError as error:
-            raise OSError(f"port={port}: {error.strerror or error}") from None
-        self.draft = tempfile.TemporaryDirectory(prefix="gpusim_rl-")
-        # the file of the last form, and what its command says
-        self.upload, self.output = (Path(self.draft.name) / x for x in ("policy.onnx", "said"))
+            place = "" if host == LOOPBACK else f"serve.host={host} "
+            raise OSError(f"{place}port={port}: {error.strerror or error}") from None
 
     @property
     def address(self) -> str:
         """The address that opens it."""
-        return f"http://{LOOPBACK}:{self.server_port}/?token={self.token}"
+        host = str(self.server_address[0])
+        name = socket.gethostname() if host == "0.0.0.0" else host
+        return f"http://{name}:{self.server_port}/?token={self.token}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing of a client that went away, and a line instead of a traceback of all else."""
+        error = sys.exception()
+        if isinstance(error, Exception) and not isinstance(error, ConnectionError | TimeoutError):
+            errors.warn(f"warning: {errors.reason(error)}")
+
+
+class PageServer(TokenServer):
+    """The page of a registry, for this machine."""
+
+    def __init__(self, folder: Path, port: int, verbs: Mapping[str, Verb]):
+        self.folder, self.verbs = folder, verbs
+        self.job: Job | None = None
+        super().__init__(LOOPBACK, port, Handler)
+        self.draft = tempfile.TemporaryDirectory(prefix="gpusim_rl-")
+        # the file of the last form, and what its command says
+        self.upload, self.output = (Path(self.draft.name) / x for x in ("policy.onnx", "said"))
 
     def start(self, form: Form, file_name: str) -> None:
         """Run the command line of a form; ValueError if it is none, or the last has not ended."""
@@ -125,18 +142,13 @@ class PageServer(ThreadingHTTPServer):
             self.job.process.wait()
         self.draft.cleanup()
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing of a client that went away, and a line instead of a traceback of all else."""
-        error = sys.exception()
-        if isinstance(error, Exception) and not isinstance(error, ConnectionError | TimeoutError):
-            errors.warn(f"warning: {errors.reason(error)}")
-
 
 class Handler(BaseHTTPRequestHandler):
     """Answers one request."""
 
     server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]
     timeout, policy, paths = PATIENCE, POLICY, ("/",)
+    largest, most = LARGEST_UPLOAD_BYTES, "64 MiB: use the command line"  # bytes of a form
     server_version, sys_version = "gpusim_rl", ""
 
     def do_GET(self) -> None:
@@ -188,12 +200,11 @@ class Handler(BaseHTTPRequestHandler):
         lengths = self.headers.get_all("Content-Length") or []
         if len(lengths) != 1 or not re.fullmatch(r"\d{1,15}", lengths[0]):
             raise PageError(HTTPStatus.LENGTH_REQUIRED, "the length of the form is missing")
-        if (length := int(lengths[0])) > LARGEST_UPLOAD_BYTES:
+        if (length := int(lengths[0])) > self.largest:
             for _ in range(min(length, DRAINED) >> 16):
                 if not self.rfile.read(1 << 16):
                     break
-            most = f"{LARGEST_UPLOAD_BYTES >> 20} MiB"
-            line = f"a form with its file has at most {most}: use the command line"
+            line = f"a form with its file has at most {self.most}"
             raise PageError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, line)
         if len(data := self.rfile.read(length)) < length:
             raise PageError(HTTPStatus.BAD_REQUEST, "the form is not whole")

@@ -1,6 +1,7 @@
 """Questions and answers of a run: what is kept, what is taken back, and what strangers may send."""
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -113,8 +114,9 @@ def test_an_iteration_reads_what_it_read(labels):
         ('{"pair": "000003:0"}', "1 lines are left out: they have other columns"),
         ({"answer": "NaN"}, "an answer is none of left, right, same, unclear"),
         ({"answer": 3}, "1 lines are left out: they have other columns"),
-        ({"who": "\x1b[2J"}, "a name is not 1 to 40 printable characters"),
-        ({"who": ""}, "a name is not 1 to 40 printable characters"),
+        ({"who": "\x1b[2J"}, "a word is not 1 to 40 printable characters"),
+        ({"clips": "\ud800"}, "a word is not 1 to 40 printable characters"),
+        ({"who": ""}, "a word is not 1 to 40 printable characters"),
         ({"pair": "000009:0"}, "1 answers are about clips that are not here, 0 about other clips"),
         ({"clips": "0" * 16}, "0 answers are about clips that are not here, 1 about other clips"),
     ],
@@ -163,6 +165,37 @@ def test_an_answer_that_is_none_is_refused(labels):
     assert not labels.file.exists()
 
 
+def test_a_full_disk_loses_only_what_it_says(labels, monkeypatch):
+    """Half of a line is refused, as is half that a kill left; neither joins the next answer."""
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda file, data: write(file, data[:9]))
+        with pytest.raises(OSError, match="No space left on device"):
+            give(labels, 0, "left")
+    give(labels, 1, "right")
+    give(labels, 2, "same")
+    assert [*labels.answers().valid().values()] == ["right", "same"]
+    assert len(labels.file.read_bytes().splitlines()) == 3
+
+
+def test_the_table_holds_no_formula(labels):
+    """A spreadsheet would run it."""
+    give(labels, 0, "left", "=1+1")
+    assert labels.csv().decode().splitlines()[1].startswith("000003:0,left,'=1+1,")
+
+
+def test_each_file_is_read_once(labels, monkeypatch):
+    """What has not changed is known; what has is read again."""
+    read, files = module.read_pairs, []
+    monkeypatch.setattr(module, "read_pairs", lambda file: files.append(file.stem) or read(file))
+    for _ in range(2):
+        assert len(labels.pairs()) == 4
+    labels.ask(4, *clips(1), ABOUT)
+    assert len(labels.pairs()) == 8 and files == ["000003", "000004"]
+    os.utime(labels.path / "000003.safetensors", ns=(1, 1))
+    assert len(labels.pairs()) == 8 and files[2:] == ["000003"]
+
+
 def test_answers_of_another_run(labels, tmp_path):
     """They are copied with their clips, once; a run without answers is refused."""
     give(labels, 2, "right")
@@ -175,3 +208,27 @@ def test_answers_of_another_run(labels, tmp_path):
     assert fit == {("anna", "earlier-000003:2"): "right"}
     with pytest.raises(ValueError, match="this run has no answers"):
         Labels(tmp_path / "third").adopt(Path("nowhere"))
+    assert new.waiting() == []
+    new.ask(5, *clips(1), ABOUT)
+    assert new.waiting() == [f"000005:{i}" for i in range(4)] and not new.waiting(before=4)
+    new.answer("000005:1", "left", "bert", new.pairs()["000005:1"].digest)
+    assert new.waiting() == ["000005:0", "000005:2", "000005:3"]
+
+
+def test_answers_of_many_runs(labels, tmp_path):
+    """However often they are adopted, their names stay short and apart; a link is refused."""
+    run = tmp_path
+    for i in range(6):
+        give(Labels(run), 0, "left") if i == 0 else None
+        new = Labels(tmp_path / f"{i}")
+        new.path.parent.mkdir()
+        new.adopt(run)
+        new.ask(3, *clips(9 + i), ABOUT)
+        new.answer("000003:1", "same", "bert", new.pairs()["000003:1"].digest)
+        run = new.path.parent
+    assert len(new.fitting(new.answers(), new.pairs())) == 7
+    assert max(new.pairs()) == "earlier6-000003:3"
+    (new.path / "000004.safetensors").symlink_to(labels.path / "000003.safetensors")
+    (tmp_path / "last").mkdir()
+    with pytest.raises(OSError, match="symbolic links"):
+        Labels(tmp_path / "last").adopt(run)

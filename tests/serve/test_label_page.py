@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -123,6 +124,47 @@ def test_a_person_sees_a_pair_again_with_its_sides_changed(tmp_path, monkeypatch
         assert x["pair"] == "000003:9" and x["consistent"] == 1.0
 
 
+def test_a_person_sees_what_another_answered(tmp_path):
+    """The sixth of ten: else nobody knows how often people agree."""
+    labels = ask(tmp_path, 12)
+    with serving(tmp_path) as server:
+        for who in ("anna", "bert"):
+            for _ in range(6):
+                x = get(server, f"/next?who={who}")
+                labels.answer(x["pair"], "left", who, x["clips"])
+        x = get(server, "/next?who=bert")
+        assert x["agree"] == 1.0 and x["answered"] == 11 and x["mine"] == 6
+
+
+def test_a_pair_without_a_film_is_skipped(tmp_path, monkeypatch, capfd):
+    """A line says so, the next pair comes, and the film is tried again."""
+    labels = ask(tmp_path, 2)
+    g = torch.zeros(1, 2, 2, 3)
+    labels.ask(2, g, torch.zeros(1, 2, 2, 1), {"terms": "{}"})  # without dt
+    with serving(tmp_path) as server:
+        for _ in range(2):
+            with pytest.raises(urllib.error.HTTPError) as error:
+                get(server, "/film?pair=000002:0")
+            with error.value as answer:
+                assert answer.code == 500 and b"has no film: KeyError: 'dt'" in answer.read()
+        assert not server.films and get(server, "/next?who=anna")["pair"] == "000003:0"
+        labels.file.mkdir()
+        with pytest.raises(urllib.error.HTTPError) as error:
+            get(server, "/next?who=anna")
+        error.value.close()
+        assert error.value.code == 500
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_long_answer_is_not_read(tmp_path):
+    """It is refused by its length."""
+    ask(tmp_path, 1)
+    with serving(tmp_path) as server, pytest.raises(urllib.error.HTTPError) as error:
+        get(server, "/answer", "x" * label_page.LARGEST_ANSWER_BYTES)
+    with error.value as answer:
+        assert answer.code == 413 and b"2000 bytes" in answer.read()
+
+
 def test_a_disk_that_is_full_is_said(tmp_path, monkeypatch):
     """The page gets the line, so that the person can answer again."""
     ask(tmp_path, 1)
@@ -170,9 +212,18 @@ def test_people_answer_in_browsers(tmp_path):
                 pages[0].wait_for_function("!busy && !last", polling=50)
                 assert labels.answers().rows[-1]["answer"] == "undo"
                 press(turn, "ArrowRight")
+        page = browser.new_page(bypass_csp=True)  # of one who gives no name
+        page.goto(server.address)
+        assert page.evaluate("who()").startswith("me-") and page.evaluate("who().length") > 5
+        pages[0].wait_for_function("!busy && film.length", polling=50)
+        for held in ("repeat", "altKey"):
+            event = f"new KeyboardEvent('keydown', {{key: 'ArrowLeft', {held}: true}})"
+            pages[0].evaluate(f"document.dispatchEvent({event}) && busy")
+            assert not pages[0].evaluate("busy")
         assert labels.answers().valid() == said and len(said) == 20 and not errors
-        # the tenth of each was a pair that they had seen
-        assert sorted(pair for _, pair in said)[1].endswith(AGAIN)
+        # the tenth of each was a pair that they had seen, the sixth one of the other's
+        assert sum(pair.endswith(AGAIN) for _, pair in said) == 2
+        assert labels.report()["agree"] is not None
         pictures = pages[0].evaluate("film.length")  # of two steps of 20 ms, at 25 a second
         assert pictures == 1
 
@@ -207,6 +258,16 @@ def test_a_killed_page_loses_no_answer(tmp_path, trained):
     assert (tmp_path / "answers.csv").read_text().count("left,anna") == 1
     line = refused("play.py", "mode=label", f"run={trained}", cwd=tmp_path)
     assert "asks nothing: train with reward=preference start=RUN" in line
+
+
+def test_others_are_told_a_name_that_they_can_open(tmp_path):
+    """0.0.0.0 is no address; a host that is none is named."""
+    model = mujoco.MjModel.from_xml_string(MODEL)
+    server = LabelServer(Run(tmp_path), model, "0.0.0.0", 0, 4)
+    server.stop()
+    assert server.address.startswith(f"http://{socket.gethostname()}:{server.server_port}/?token=")
+    with pytest.raises(OSError, match=r"serve\.host=203\.0\.113\.1 port=0: "):
+        LabelServer(Run(tmp_path), model, "203.0.113.1", 0, 4)
 
 
 def test_the_port_is_taken(tmp_path):
