@@ -23,7 +23,8 @@ from tests.worlds import ROOT
 SHORT = {"iterations": 2, "num_envs": 8, "episodes": 4, "seconds": 1, "size": "[96,64]"}
 SHORT |= {"task.episode": 0.2}
 GPU, NETWORK, LONG, SHELL = "a GPU", "a network", "more than a minute", "a shell of its own"
-ENDLESS, PEOPLE = "someone who ends it", "people who answer; tests/serve has them"
+ENDLESS = "someone who ends it"
+PEOPLE = "a run, and people who answer; tests/algorithms/test_preference.py has them"
 ROBOT = "the log of a robot; tests/identify has one"
 WHEEL = "an environment of its own; tests/test_wheel.py builds and installs the wheel"
 REGISTRY, IDENTIFY = "gpusim registry", "gpusim identify"
@@ -39,7 +40,6 @@ LISTED = {
     "python play.py onnx=policy.onnx mode=serve serve.host=0.0.0.0 serve.token_file=token": ENDLESS,
     "python train.py task=quadruped reward=preference start=runs/walk run_dir=runs/calm": PEOPLE,
     "python play.py run=runs/calm mode=label": PEOPLE,
-    "python play.py run=runs/calm mode=label out=answers.csv": PEOPLE,
     "make gpu-test": GPU,
     "make gpu-check": GPU,
     "make dist": WHEEL,
@@ -243,6 +243,8 @@ def test_a_listed_command_composes(line, elsewhere, monkeypatch, capsys):
     if script == "a3c.py":
         script = "train.py"
     if script == "pytest" or "pytest" in words or script.startswith("benchmarks."):
+        return
+    if LISTED[line] == PEOPLE:
         return
     if LISTED[line] == WHEEL:
         assert (script, words[0]) in (("build", "--outdir"), ("pip", "install"))

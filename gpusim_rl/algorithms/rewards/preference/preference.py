@@ -212,8 +212,7 @@ class Preference(RewardModel):
             return ""
         self.ask(iteration)
         if self.cfg.wait and self.judge is None:
-            answered = {pair.removesuffix(AGAIN) for _, pair in self.labels.answers().valid()}
-            if left := len(asked_here(self.pairs(iteration)) - answered):
+            if left := len(self.labels.waiting(iteration)):
                 run = self.labels.path.parent
                 return f"{left} pairs wait for an answer: play.py run={run} mode=label"
         self.labels.answers_at(iteration)
@@ -252,7 +251,7 @@ class Preference(RewardModel):
         """Choose the pairs of a round and write them; a judge that is a program answers them."""
         assert self.labels
         rounds, cfg = self.round(iteration), self.cfg
-        before = asked_here(self.pairs(iteration))
+        before = {name for name in self.pairs(iteration) if name[0].isdecimal()}  # of this run
         count = cfg.asked(rounds) - len(before)
         if count > 0 and f"{iteration:06d}:0" not in before:
             doubt = self.doubt if cfg.ask == "disagreement" and self.value("answers") > 0 else None
@@ -370,11 +369,6 @@ class Preference(RewardModel):
             | {"clips": self.clips, "first": self.first, "values": self.values}
         )
         return shared("preference/", nets.state_dict(keep_vars=True) | own)
-
-
-def asked_here(pairs: dict[str, Pair]) -> set[str]:
-    """The names of those pairs that are not of another run."""
-    return {name for name in pairs if name.partition(":")[0].isdecimal()}
 
 
 def control_slope(spec: Spec) -> Tensor:
