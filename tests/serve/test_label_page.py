@@ -20,7 +20,7 @@ from gpusim_rl.runs.labels import AGAIN, Labels
 from gpusim_rl.runs.run import Run
 from gpusim_rl.serve import label_page
 from gpusim_rl.serve.label_page import LabelServer
-from tests.browser import CHROMIUM, chromium
+from tests.browser import CHROMIUM, PATIENCE, chromium
 from tests.command_lines import refused, start_server, succeed
 from tests.worlds import ROOT
 
@@ -193,7 +193,8 @@ def test_people_answer_in_browsers(tmp_path):
         for who, page in zip(people, pages, strict=True):
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.add_init_script(f"localStorage.setItem('who', '{who}')")
-            page.goto(server.address)
+            page.set_default_timeout(PATIENCE)
+        page.goto(server.address)
         said: dict[tuple[str, str], str] = {}
 
         def press(turn: int, key: str) -> None:
@@ -213,6 +214,7 @@ def test_people_answer_in_browsers(tmp_path):
                 assert labels.answers().rows[-1]["answer"] == "undo"
                 press(turn, "ArrowRight")
         page = browser.new_page(bypass_csp=True)  # of one who gives no name
+        page.set_default_timeout(PATIENCE)
         page.goto(server.address)
         assert page.evaluate("who()").startswith("me-") and page.evaluate("who().length") > 5
         pages[0].wait_for_function("!busy && film.length", polling=50)
