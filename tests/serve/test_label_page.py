@@ -193,17 +193,16 @@ def test_people_answer_in_browsers(tmp_path):
         for who, page in zip(people, pages, strict=True):
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.add_init_script(f"localStorage.setItem('who', '{who}')")
-            page.set_default_timeout(PATIENCE)
-        page.goto(server.address)
+            page.goto(server.address, timeout=PATIENCE)
         said: dict[tuple[str, str], str] = {}
 
         def press(turn: int, key: str) -> None:
             """Press a key when a film is there, and wait until its answer is kept."""
             page, before = pages[turn % 2], labels.answers().lines
-            page.wait_for_function("!busy && shown && film.length", polling=50)
+            page.wait_for_function("!busy && shown && film.length", polling=50, timeout=PATIENCE)
             said[people[turn % 2], page.evaluate("shown.pair")] = KEYS[key]
             page.keyboard.press(key)
-            page.wait_for_function("!busy && last", polling=50)
+            page.wait_for_function("!busy && last", polling=50, timeout=PATIENCE)
             assert labels.answers().lines == before + 1
 
         for turn in range(20):
