@@ -86,7 +86,7 @@ class Ring:
         record: (R, B, …), whose rows a world writes one after another, again from the first on.
         count: (B,) int64, how many steps each world has written, in all.
         worlds: (B,) int64, their numbers.
-        drawn: the last draw, which `measures` looks at.
+        drawn: (2,) of the last draw, as `metrics` names them.
     """
 
     metrics = (
@@ -99,7 +99,7 @@ class Ring:
         self.spec, self.sampler = spec, spec.sampler(spec.rows, worlds, device)
         self.count = torch.zeros(worlds, dtype=torch.int64, device=device)
         self.worlds = torch.arange(worlds, device=device)
-        self.drawn: Draw | None = None
+        self.drawn = torch.zeros(2, device=device)
 
     def __len__(self) -> int:
         return len(self.record)
@@ -159,18 +159,18 @@ class Ring:
             unit: (B, k) numbers in [0, 1), which choose k windows of each world.
             length: steps of a window.
         """
-        self.drawn = self.sampler.draw(self, unit, length, before)
-        return self.drawn
-
-    def measures(self) -> Tensor:
-        """(len(metrics),) of the last draw, by this process; zeros before the first."""
-        if not self.drawn:
-            return self.count.new_zeros(2).float()
-        weights, (rows, worlds) = self.drawn.weights, self.drawn.places.T
+        drawn = self.sampler.draw(self, unit, length, before)
+        weights, (rows, worlds) = drawn.weights, drawn.places.T
+        # measured at once: tensors of a recording do not outlive its replay
         # (Σ w)² / (n Σ w²): the share of as many draws that all count alike
         share = weights.mean().square() / weights.square().mean()
         age = (self.count[worlds] - 1 - rows).remainder(len(self)).float().mean()
-        return torch.stack([share.nan_to_num(), age])  # 0 / 0 without a window
+        self.drawn.copy_(torch.stack([share.nan_to_num(), age]))  # 0 / 0 without a window
+        return drawn
+
+    def measures(self) -> Tensor:
+        """(len(metrics),) of the last draw, by this process."""
+        return self.drawn.clone()
 
     def windows(self, places: Tensor, length: int, before: int = 0) -> "Windows":
         """The steps of windows from places (n, 2) on, and some before."""

@@ -189,12 +189,11 @@ def test_people_answer_in_browsers(tmp_path):
     labels, people = ask(tmp_path, 20), ("anna", "bert")
     with serving(tmp_path) as server, chromium() as browser:
         # the driver's own conditions are scripts that the page's policy refuses
-        pages, errors = [browser.new_page(bypass_csp=True) for _ in people], []
+        pages, errors, said = [browser.new_page(bypass_csp=True) for _ in people], [], {}
         for who, page in zip(people, pages, strict=True):
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.add_init_script(f"localStorage.setItem('who', '{who}')")
             page.goto(server.address, timeout=PATIENCE)
-        said: dict[tuple[str, str], str] = {}
 
         def press(turn: int, key: str) -> None:
             """Press a key when a film is there, and wait until its answer is kept."""
@@ -209,14 +208,13 @@ def test_people_answer_in_browsers(tmp_path):
             press(turn, [*KEYS][turn % len(KEYS)])
             if turn == 4:
                 pages[0].keyboard.press("u")
-                pages[0].wait_for_function("!busy && !last", polling=50)
+                pages[0].wait_for_function("!busy && !last", polling=50, timeout=PATIENCE)
                 assert labels.answers().rows[-1]["answer"] == "undo"
                 press(turn, "ArrowRight")
         page = browser.new_page(bypass_csp=True)  # of one who gives no name
-        page.set_default_timeout(PATIENCE)
-        page.goto(server.address)
+        page.goto(server.address, timeout=PATIENCE)
         assert page.evaluate("who()").startswith("me-") and page.evaluate("who().length") > 5
-        pages[0].wait_for_function("!busy && film.length", polling=50)
+        pages[0].wait_for_function("!busy && film.length", polling=50, timeout=PATIENCE)
         for held in ("repeat", "altKey"):
             event = f"new KeyboardEvent('keydown', {{key: 'ArrowLeft', {held}: true}})"
             pages[0].evaluate(f"document.dispatchEvent({event}) && busy")
