@@ -42,7 +42,7 @@ class Pair(NamedTuple):
     view: Tensor  # (2, T, nc) the critic's views
     pose: Tensor  # (2, T, nq)
     digest: str  # of the clips, their policy and their seed
-    about: dict[str, str]  # dt [s], terms, task, seed, policy; `drawn` of a pair drawn by chance
+    about: dict[str, str]  # dt [s], terms, seed, policy; `drawn` of a pair drawn by chance
 
 
 class Answers(NamedTuple):
