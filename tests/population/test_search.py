@@ -36,6 +36,7 @@ from gpusim_rl.population.search import (
     ROWS,
     Search,
     check_search,
+    ending,
     forget_failures,
     lineage,
     open_home,
@@ -312,7 +313,7 @@ def test_a_failure_that_passes(monkeypatch):
     failing[0] = LockError("another process")
     with pytest.raises(LockError):
         host(search, [*search.numbers])
-    assert not told(search)["member_1"]
+    assert not ending(told(search)["member_1"])
     failing.clear()
     rows = finished(search)["member_1"]
     assert rows[0]["numbers"] == search.numbers["member_1"] and rows[-1]["ended"] == "done"
