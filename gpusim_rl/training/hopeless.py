@@ -39,15 +39,18 @@ def hopeless(rows: Sequence[Mapping[str, float]], iterations: int) -> str:
 
 
 def rises(values: Sequence[float], left: float) -> bool:
-    """Whether returns still rise: the newer half of their last third is clearly above its older.
+    """Whether returns still rise: the last sixth is clearly above the one before, and at the pace
+    at which such rises shrink now, those to come gain something.
 
-    left: iterations that are to come, in those done. A rise that goes on so must gain something.
+    left: iterations that are to come, in those done.
     """
     known = [x for x in values if math.isfinite(x)]
-    last = known[len(known) * 2 // 3 :]
-    if len(last) < ROWS:
+    n = len(known) // 6
+    if n < ROWS // 2:
         return len(values) < 3 * ROWS  # too few to tell; none at all after many is no rise
-    old, new = last[: len(last) // 2], last[len(last) // 2 :]
-    error = math.hypot(stdev(old) / math.sqrt(len(old)), stdev(new) / math.sqrt(len(new)))
-    rise = fmean(new) - fmean(old)  # within a sixth of the iterations
-    return rise > RISES * error and 6 * left * rise > LEAST * (max(known) - min(known))
+    first, old, new = known[-3 * n : -2 * n], known[-2 * n : -n], known[-n:]
+    error = math.hypot(stdev(old), stdev(new)) / math.sqrt(n)
+    rise, before = fmean(new) - max(fmean(old), fmean(first)), fmean(old) - fmean(first)
+    pace = min(rise / before, 1.0) if before > 0 else 1.0
+    gain = rise * sum(pace**k for k in range(1, 1 + round(6 * left)))
+    return rise > RISES * error and gain > LEAST * (max(known) - min(known))

@@ -34,7 +34,12 @@ def noisy(curve, seed: int) -> list[float]:
 @pytest.mark.parametrize("seed", range(5))
 def test_curves(seed):
     """Flat, falling and settled returns are given up before half; rising ones never."""
-    for curve in (lambda i: 2.0, lambda i: 5 - 0.1 * i, lambda i: 8 - 8 * math.exp(-i / 5)):
+    for curve in (
+        lambda i: 2.0,
+        lambda i: 5 - 0.1 * i,
+        lambda i: 8 - 8 * math.exp(-i / 5),
+        lambda i: -40 * math.exp(-i / 15),  # rises by less and less
+    ):
         assert 35 <= given_up(noisy(curve, seed)) <= 50
         assert given_up(noisy(curve, seed), success=0.2) == 0
     for curve in (
