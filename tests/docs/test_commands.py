@@ -38,9 +38,8 @@ LISTED = {
     "python play.py onnx=policy.onnx mode=serve": ENDLESS,
     "python play.py mode=serve registry=registry alias=released": ENDLESS,
     "python play.py onnx=policy.onnx mode=serve serve.host=0.0.0.0 serve.token_file=token": ENDLESS,
-    "python train.py task=quadruped reward=preference start=runs/walk task.training=exact run_dir=low": (
-        PEOPLE
-    ),
+    "python train.py task=quadruped reward=preference start=runs/walk "
+    "task.training=exact run_dir=low": PEOPLE,
     "python play.py run=low mode=label": PEOPLE,
     "make gpu-test": GPU,
     "make gpu-check": GPU,
