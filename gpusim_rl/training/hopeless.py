@@ -39,8 +39,8 @@ def hopeless(rows: Sequence[Mapping[str, float]], iterations: int) -> str:
 
 
 def rises(values: Sequence[float], left: float) -> bool:
-    """Whether returns still rise: the last sixth is clearly above the one before, and at the pace
-    at which such rises shrink now, those to come gain something.
+    """Whether returns still rise: the last sixth is clearly above both before it, and such rises,
+    shrinking at their pace of now, gain LEAST of the range by the last iteration.
 
     left: iterations that are to come, in those done.
     """
@@ -51,6 +51,8 @@ def rises(values: Sequence[float], left: float) -> bool:
     first, old, new = known[-3 * n : -2 * n], known[-2 * n : -n], known[-n:]
     error = math.hypot(stdev(old), stdev(new)) / math.sqrt(n)
     rise, before = fmean(new) - max(fmean(old), fmean(first)), fmean(old) - fmean(first)
+    if rise <= RISES * error:
+        return False
     pace = min(rise / before, 1.0) if before > 0 else 1.0
     gain = rise * sum(pace**k for k in range(1, 1 + round(6 * left)))
-    return rise > RISES * error and gain > LEAST * (max(known) - min(known))
+    return gain > LEAST * (max(known) - min(known))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusim_rl.training.hopeless import hopeless
+from gpusim_rl.training.hopeless import hopeless, rises
 from gpusim_rl.training.trainer import Trainer
 from tests.command_lines import TINY
 from tests.worlds import make_config
@@ -49,6 +49,7 @@ def test_curves(seed):
     ):
         assert given_up(noisy(curve, seed)) == 0
     assert 35 <= given_up([math.nan] * N) <= 50
+    assert not rises([0.0] * 12 + [1e-40] * 3 + [-1.0] * 3, left=1.5)
 
 
 def test_a_training(tmp_path, monkeypatch, capsys):
