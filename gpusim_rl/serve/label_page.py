@@ -8,6 +8,7 @@ nothing.
 import base64
 import io
 import json
+import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from http import HTTPStatus
@@ -18,7 +19,9 @@ import numpy as np
 
 from gpusim_rl.core import errors
 from gpusim_rl.core.files import Plain
+from gpusim_rl.core.maths import yaw
 from gpusim_rl.report.templates import render
+from gpusim_rl.robots.free_bodies import free_base
 from gpusim_rl.runs.labels import AGAIN, Labels, Pair
 from gpusim_rl.runs.run import Run
 from gpusim_rl.serve.registry_page import Handler, PageError, TokenServer
@@ -26,6 +29,7 @@ from gpusim_rl.viewer.offscreen import Camera
 
 if TYPE_CHECKING:
     from mujoco import MjModel
+    from torch import Tensor
 
 TEMPLATE = Path(__file__).with_name("label.html")
 PORT = 8080
@@ -33,6 +37,8 @@ PORT = 8080
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
 POLICY += "img-src data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'"
 SIZE, FPS, QUALITY = (300, 360), 25, 80  # of a clip: height and width [pixels], 1/s, of a JPEG
+NEAR = 0.75  # of a film's distance: feet and their shadows tell most of what is asked about
+SHADOW_PIXELS = 1024  # that drawing on the processor has time for: MuJoCo's own are 4096
 LENT = 120.0  # s for which a pair that is shown to one person is shown to no other
 REPEAT = 10  # of so many answers one is of a pair again, sides changed, one of another's pair
 FILMS = 16  # of pairs that are kept
@@ -98,12 +104,12 @@ class LabelServer(TokenServer):
         """`film` of a pair; turned: with the sides changed."""
         from PIL import Image
 
-        self.camera = self.camera or Camera(self.model, *SIZE)
-        poses = pair.pose.numpy()[:: -1 if turned else 1]
+        self.camera = self.camera or ClipCamera(self.model)
+        poses = pair.pose.flip(0) if turned else pair.pose
         every = max(1, round(1 / FPS / float(pair.about["dt"])))
         pictures: list[str] = []
-        for both in poses[:, ::every].swapaxes(0, 1):
-            image, data = np.hstack([self.camera(pose) for pose in both]), io.BytesIO()
+        for both in zip(*map(self.camera.pictures, poses[:, ::every]), strict=True):
+            image, data = np.hstack(both), io.BytesIO()
             Image.fromarray(image).save(data, "JPEG", quality=QUALITY)
             pictures.append(base64.b64encode(data.getvalue()).decode())
         return pictures
@@ -114,6 +120,28 @@ class LabelServer(TokenServer):
         if self.camera:
             self.painter.submit(self.camera.close)
         self.painter.shutdown()
+
+
+class ClipCamera(Camera):
+    """Shows a clip from near, with shadows on every machine, a robot from its own front left."""
+
+    def __init__(self, model: "MjModel"):
+        from mujoco import mjtRndFlag
+
+        model.vis.quality.shadowsize = SHADOW_PIXELS
+        super().__init__(model, *SIZE)
+        self.renderer.scene.flags[mjtRndFlag.mjRND_SHADOW] = True
+        self.base = free_base(model)
+        if self.base:
+            self.camera.distance *= NEAR
+            self.azimuth = self.camera.azimuth
+
+    def pictures(self, poses: "Tensor") -> list[np.ndarray]:
+        """Those of a clip (T, nq); of a robot with a free base by its heading in the first one."""
+        if self.base:
+            heading = float(yaw(poses[0, self.base.qpos][3:]))
+            self.camera.azimuth = self.azimuth + math.degrees(heading)
+        return [self(pose) for pose in poses.numpy()]
 
 
 class LabelHandler(Handler):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -72,6 +73,22 @@ def status(address: str, **headers: str) -> int:
     except urllib.error.HTTPError as error:
         with error:
             return error.code
+
+
+def test_both_robots_are_seen_from_one_side():
+    """The camera turns with a robot's first heading, and stays: a turn within the clip shows."""
+    free = MODEL.replace('joint type="slide" axis="1 0 0"', "freejoint")
+    camera = label_page.ClipCamera(mujoco.MjModel.from_xml_string(free))
+    turn = torch.tensor([0.0, 0.3, 2.0])
+    poses = torch.zeros(3, 3, 7)
+    poses[..., 3], poses[..., 6] = (turn / 2).cos()[:, None], (turn / 2).sin()[:, None]
+    poses[:, 1:, 3], poses[:, 1:, 6] = 1, 0
+    seen = []
+    for clip in poses:
+        assert len(camera.pictures(clip)) == 3
+        seen.append(camera.camera.azimuth)
+    camera.close()
+    assert [x - seen[0] for x in seen] == pytest.approx([math.degrees(x) for x in turn.tolist()])
 
 
 def test_who_may_open_it(tmp_path):
