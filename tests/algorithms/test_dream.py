@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gpusim_rl.algorithms.dream.dream import returns, terms_without_slope
+from gpusim_rl.algorithms.dream.model import solve
 from gpusim_rl.algorithms.dream.physics import Physics
 from gpusim_rl.algorithms.dream.spec import SPEC
 from gpusim_rl.assembly.iteration import make_iteration
@@ -147,6 +148,15 @@ def test_returns_are_the_formula():
     first = 1 + g * (0.75 * 10 + 0.25 * middle)
     expected = [1 + g * (0.75 * 10 + 0.25 * 2), first]
     torch.testing.assert_close(returns(reward, goes_on, values, g, lam)[0], torch.tensor(expected))
+
+
+def test_a_solution_is_torchs():
+    """Of readings that nearly repeat each other, as of a joint and its target."""
+    torch.manual_seed(0)
+    x = torch.randn(500, 40).double()
+    x = torch.cat([x, x + 1e-2 * torch.randn(500, 40).double()], 1)
+    a, b = x.T @ x + 1e-4 * 500 * torch.eye(80).double(), torch.randn(80, 7).double()
+    torch.testing.assert_close(solve(a, b), torch.linalg.solve(a, b), rtol=1e-9, atol=1e-12)
 
 
 def test_a_regression_finds_what_is_linear():

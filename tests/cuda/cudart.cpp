@@ -826,6 +826,11 @@ X B cublasSgemm_v2(cublasHandle_t h, cublasOperation_t, cublasOperation_t, int, 
                    const float*, const float*, int, const float*, int, const float*, float*, int) {
   return gemm(h);
 }
+X B cublasDgemm_v2(cublasHandle_t h, cublasOperation_t, cublasOperation_t, int, int, int,
+                   const double*, const double*, int, const double*, int, const double*, double*,
+                   int) {
+  return gemm(h);
+}
 X B cublasSgemv_v2(cublasHandle_t h, cublasOperation_t, int, int, const float*, const float*, int,
                    const float*, int, const float*, float*, int) {
   return gemm(h);

@@ -41,6 +41,7 @@ BIAS = {
 SLOW = ("no_load=20", "delay=[0.005,0.025]")
 MASSES = ("mass.kind=uniform", "payload.kind=normal", "center.kind=uniform")
 SAC = ["algo=sac", "algo.warmup=32", "algo.batch_size=16", "algo.replay=24"]
+DREAM = ["algo=dream", "algo.warmup=32", "algo.replay=24"]
 CASES = {name: (name, []) for name in TASKS} | {
     "seeing": ("quadruped_rough", ["task.hide=[]"]),
     "whole": ("quadruped", ["graph=whole"]),
@@ -68,6 +69,7 @@ CASES = {name: (name, []) for name in TASKS} | {
         "cartpole",
         [*SAC, "algo.draw=prioritized", "algo.memory=gru", "algo.sequence=2"],
     ),
+    "dream": ("cartpole", DREAM),
     "distill": ("cartpole", ["algo=distill", "teacher="]),  # a run, which `trained` makes
 }
 # All that a steady iteration asks of the device: graphs, and events that time its parts.

@@ -90,8 +90,7 @@ class Model(nn.Module):
         z, y = self.normalized(x).double(), (change - self.mean).double()
         square, both = (group.all_reduce((z * weight).T @ values) for values in (z, y))
         square = square + RIDGE * count * torch.eye(len(square), device=x.device)
-        # it raises nothing, which the host would have to know
-        linear = torch.linalg.solve_ex(square, both)[0]
+        linear = solve(square, both)
         self.linear.copy_(linear)
         self.scale.copy_(mean((y - z @ linear) ** 2).sqrt().clamp(min=1e-6))
 
@@ -108,3 +107,16 @@ class Model(nn.Module):
         )
         shares = (left / all_of_it.clamp(min=1e-12)).nan_to_num(10.0, 10.0).clamp(max=10.0)
         return torch.stack([x.mean() for x in shares.split([*self.physics.readings.values()])])
+
+
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    """(n, k) the x of a x = b by Gauss-Jordan elimination; a (n, n) is positive definite.
+
+    torch.linalg.solve cannot be part of a CUDA graph: github.com/pytorch/pytorch/issues/96632.
+    """
+    rows = torch.cat([a, b], 1)
+    for i in range(len(a)):
+        pivot = rows[i] / rows[i, i]
+        rows = torch.addr(rows, rows[:, i], pivot, alpha=-1)
+        rows[i] = pivot
+    return rows[:, len(a) :]
