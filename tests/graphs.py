@@ -23,7 +23,7 @@ def build(device: str, task: str = "quadruped", num_envs: int = 8, *words: str) 
     """An iteration on MuJoCo Warp with short episodes: worlds restart in every rollout."""
     about = [f"task={task}", "sim=warp", f"device={device}", f"num_envs={num_envs}", "num_steps=4"]
     about += ["algo.hidden=[32,32]", "task.episode=0.2"]
-    if "algo=sac" not in words:  # it has neither
+    if not {"algo=sac", "algo=dream"} & {*words}:  # they have neither
         about += ["algo.num_minibatches=2", "algo.update_epochs=2"]
     return make_iteration(make_config(*about, *words))
 

@@ -58,12 +58,7 @@ class Preference(RewardModel):
         Metric("distance", "reward_model/distance", "distance [rad]", ".4f", "moved by [rad]"),
         Metric("coefficient", "reward_model/coefficient", "coefficient of the distance", ".2f"),
         Metric("taste", "reward_model/taste", "learned reward of a step", ".3f"),
-        Metric(
-            "kept",
-            "reward_model/task_kept",
-            "task's reward and whole episodes, of those before",
-            ".2f",
-        ),
+        Metric("kept", "reward_model/task_kept", "task's reward and whole episodes kept", ".2f"),
         Metric("accuracy", "reward_model/accuracy", "accuracy on new answers", ".2f", "accuracy"),
         Metric("unsure", "reward_model/disagreement", "disagreement about new pairs", ".3f"),
         Metric("answers", "reward_model/answers", "answers", ".0f", "answers"),
@@ -87,16 +82,16 @@ class Preference(RewardModel):
         nets = (mlp(width, 1, layers, 0.3) for _ in range(settings.members))
         self.ensemble: Any = nn.ModuleList(nets).to(device)
         self.mirror: Any = learner.policy.critic_mirror
-        weights = {"all": list(self.ensemble.parameters())}
-        self.fitting = FlatAdam(weights, settings.learning_rate)
+        self.fitting = FlatAdam({"all": [*self.ensemble.parameters()]}, settings.learning_rate)
         # of the policy at the start
         self.actor: Any = copy.deepcopy(learner.policy.actor).requires_grad_(False)
         self.normalizer: Any = copy.deepcopy(learner.policy.critic_normalizer)
         self.targets = control_slope(spec).T  # (action_width, nu)
         self.rollouts = -(-round(settings.seconds / spec.dt) // spec.num_steps)  # of a clip
         # views, poses and whether an episode ended, of the last steps and of the first policy's
-        size = self.rollouts * spec.num_steps, POOL, width + nq + 1
-        self.clips = torch.zeros(size, device=device)
+        self.clips = torch.zeros(
+            self.rollouts * spec.num_steps, POOL, width + nq + 1, device=device
+        )
         self.first, self.lately = torch.zeros_like(self.clips), self.clips.new_zeros(2)
         self.before = self.lately.clone()  # the task's reward and the falls of a step, as lately
         self.values = self.clips.new_zeros(len(self.metrics))
@@ -211,10 +206,9 @@ class Preference(RewardModel):
         if self.labels is None or not self.round(iteration):
             return ""
         self.ask(iteration)
-        if self.cfg.wait and self.judge is None:
-            if left := len(self.labels.waiting(iteration)):
-                run = self.labels.path.parent
-                return f"{left} pairs wait for an answer: play.py run={run} mode=label"
+        if self.cfg.wait and not self.judge and (left := len(self.labels.waiting(iteration))):
+            run = self.labels.path.parent
+            return f"{left} pairs wait for an answer: play.py run={run} mode=label"
         self.labels.answers_at(iteration)
         return ""
 
@@ -232,16 +226,13 @@ class Preference(RewardModel):
             self.first.copy_(self.clips)
         if self.labels is None or not self.round(iteration):
             return
-        data = None
-        if self.spec.group.rank == 0:
+        if first := self.spec.group.rank == 0:
             self.ask(iteration)
-            data = self.read(iteration)
-        data = self.spec.group.broadcast(data)
-        if data:
+        if data := self.spec.group.broadcast(self.read(iteration) if first else None):
             with torch_threads(self.spec.threads):
                 self.learn(*data)
         kept = float(self.value("kept"))
-        if kept < KEPT and not self.warned and self.spec.group.rank == 0:
+        if first and kept < KEPT and not self.warned:
             self.warned = True
             says = f"the task's reward and whole episodes are {kept:.2f} of what they were"
             ways = "lower reward.budget, or raise reward.task or reward.fall"
@@ -257,26 +248,15 @@ class Preference(RewardModel):
             doubt = self.doubt if cfg.ask == "disagreement" and self.value("answers") > 0 else None
             chance = torch.Generator().manual_seed(self.spec.seed + (iteration << 32))
             now, first, alike = (x.cpu() for x in (self.clips, self.first, self.alike))
-            chosen = choose_pairs(
-                now, first, alike, count, across=cfg.across, doubt=doubt, generator=chance
-            )
+            draw: Any = {"across": cfg.across, "doubt": doubt, "generator": chance}
+            chosen = choose_pairs(now, first, alike, count, **draw)
             if chosen is None:
                 says = "no two robots were told the same for a whole clip, see reward.alike"
                 return errors.warn_once(f"warning: nothing is asked: {says}")
-            asked, drawn = chosen
-            width = self.spec.views["critic"].shape[0]
-            self.labels.ask(
-                iteration,
-                asked[..., :width],
-                asked[..., width:-1],
-                {
-                    "dt": str(self.spec.dt),
-                    "terms": self.terms,
-                    "seed": str(self.spec.seed),
-                    "policy": digest_of(self.policy),
-                    "drawn": str(drawn),
-                },
-            )
+            (asked, drawn), width = chosen, self.spec.views["critic"].shape[0]
+            about = {"dt": str(self.spec.dt), "terms": self.terms, "seed": str(self.spec.seed)}
+            about |= {"policy": digest_of(self.policy), "drawn": str(drawn)}
+            self.labels.ask(iteration, asked[..., :width], asked[..., width:-1], about)
         if self.judge:
             self.let_judge(self.judge, self.pairs(iteration))
 
@@ -346,10 +326,9 @@ class Preference(RewardModel):
     @torch.enable_grad()
     def step(self, x: Tensor, target: Tensor, seen: Tensor) -> None:
         """One step on clips (n, 2, T, nc), and the answers that each member sees. In place."""
-        losses = F.binary_cross_entropy_with_logits(
-            self.advantage(x), target.expand_as(seen), seen, reduction="sum"
-        )
-        loss = losses / len(target)
+        left, wanted = self.advantage(x), target.expand_as(seen)
+        losses = F.binary_cross_entropy_with_logits(left, wanted, seen, reduction="none")
+        loss = losses.sum() / len(target)
         self.fitting.write(torch.autograd.grad(loss, list(self.fitting.gradients)))
         self.fitting.clip(loss.detach()[None])
         self.fitting.step()
@@ -362,13 +341,10 @@ class Preference(RewardModel):
 
     def tensors(self) -> dict[str, Live]:
         nets = nn.ModuleDict(dict(ensemble=self.ensemble, actor=self.actor, norm=self.normalizer))
-        counts = {"paid": self.paid, "before": self.before, "lately": self.lately}
-        own = (
-            self.fitting.tensors()
-            | counts
-            | {"clips": self.clips, "first": self.first, "values": self.values}
-        )
-        return shared("preference/", nets.state_dict(keep_vars=True) | own)
+        own = {"paid": self.paid, "before": self.before, "lately": self.lately}
+        own |= {"clips": self.clips, "first": self.first, "values": self.values}
+        own |= nets.state_dict(keep_vars=True) | self.fitting.tensors()
+        return shared("preference/", own)
 
 
 def control_slope(spec: Spec) -> Tensor:

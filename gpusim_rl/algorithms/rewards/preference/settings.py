@@ -39,10 +39,8 @@ class Settings:
         check(self, "reward")
         file, _, function = (self.judge or "file:function").partition(":")
         if not (file.isidentifier() and function.isidentifier()):
-            says = "expected FILE:FUNCTION, of judges/FILE.py here"
-            raise ValueError(f"reward.judge={self.judge}: {says}")
+            raise ValueError(f"reward.judge={self.judge}: expected FILE:FUNCTION of judges/FILE.py")
 
     def asked(self, rounds: int) -> int:
         """How many questions so many rounds have."""
-        later = max(rounds - 1, 0) * self.round
-        return min(self.answers, self.first + later) if rounds > 0 else 0
+        return min(self.answers, self.first + (rounds - 1) * self.round) if rounds > 0 else 0
