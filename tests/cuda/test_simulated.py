@@ -22,7 +22,7 @@ from tests.worlds import ROOT, TASKS, differing
 pytestmark = pytest.mark.simulated
 HERE = Path(__file__).parent
 CASES = "whole history dropout augment net bf16 unfused plan rnd pd dc seeing everything masses"
-CASES += " sac replay distill preference"
+CASES += " sac replay dream distill preference"
 DEFECTS = "host_read default_stream freed_after_capture pageable_copy allocation host_counter"
 SMALL = ("num_envs=16", "num_steps=4", "algo.hidden=[16]", "episodes=4", "task.episode=1")
 QUIET = ("log=none", "export=none", "report=false")
