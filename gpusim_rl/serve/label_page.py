@@ -137,11 +137,15 @@ class ClipCamera(Camera):
             self.azimuth = self.camera.azimuth
 
     def pictures(self, poses: "Tensor") -> list[np.ndarray]:
-        """Those of a clip (T, nq); of a robot with a free base by its heading in the first one."""
-        if self.base:
-            heading = float(yaw(poses[0, self.base.qpos][3:]))
+        """Those of a clip (T, nq). The camera turns with a robot, evenly from first to last."""
+        if not self.base:
+            return [self(pose) for pose in poses.numpy()]
+        headings, pictures = np.unwrap(yaw(poses[:, self.base.qpos][:, 3:])), list[np.ndarray]()
+        turn = np.linspace(headings[0], headings[-1], len(poses))
+        for pose, heading in zip(poses.numpy(), turn, strict=True):
             self.camera.azimuth = self.azimuth + math.degrees(heading)
-        return [self(pose) for pose in poses.numpy()]
+            pictures.append(self(pose))
+        return pictures
 
 
 class LabelHandler(Handler):

@@ -75,20 +75,22 @@ def status(address: str, **headers: str) -> int:
             return error.code
 
 
-def test_both_robots_are_seen_from_one_side():
-    """The camera turns with a robot's first heading, and stays: a turn within the clip shows."""
-    free = MODEL.replace('joint type="slide" axis="1 0 0"', "freejoint")
-    camera = label_page.ClipCamera(mujoco.MjModel.from_xml_string(free))
-    turn = torch.tensor([0.0, 0.3, 2.0])
-    poses = torch.zeros(3, 3, 7)
-    poses[..., 3], poses[..., 6] = (turn / 2).cos()[:, None], (turn / 2).sin()[:, None]
-    poses[:, 1:, 3], poses[:, 1:, 6] = 1, 0
-    seen = []
-    for clip in poses:
-        assert len(camera.pictures(clip)) == 3
+def test_both_robots_are_seen_from_one_side(monkeypatch):
+    """The camera turns with a robot, evenly, also across ±π."""
+    free, seen = MODEL.replace('joint type="slide" axis="1 0 0"', "freejoint"), []
+
+    def see(camera, pose):
         seen.append(camera.camera.azimuth)
+
+    monkeypatch.setattr(label_page.ClipCamera, "__call__", see)
+    camera = label_page.ClipCamera(mujoco.MjModel.from_xml_string(free))
+    turn = torch.tensor([3.0, 3.3, 3.2, 3.6])
+    poses = torch.zeros(4, 7)
+    poses[:, 3], poses[:, 6] = (turn / 2).cos(), (turn / 2).sin()
+    assert len(camera.pictures(poses)) == 4
     camera.close()
-    assert [x - seen[0] for x in seen] == pytest.approx([math.degrees(x) for x in turn.tolist()])
+    expected = [math.degrees(x) for x in (3.0, 3.2, 3.4, 3.6)]
+    assert [x - camera.azimuth for x in seen] == pytest.approx(expected)
 
 
 def test_who_may_open_it(tmp_path):
