@@ -19,7 +19,7 @@ from gpusim_rl.config.user_files import our_names
 from gpusim_rl.core import ranges
 from gpusim_rl.core.file_keys import HOWS, FileKey
 from gpusim_rl.core.files import Plain
-from gpusim_rl.core.ranges import CAPACITY, CORES, COUNT, RANGES, SEED, Range
+from gpusim_rl.core.ranges import CAPACITY, CORES, COUNT, RANGES, SEED, SHARE, Range
 from gpusim_rl.core.sections import arguments, check, limits, make, number, require, word
 from gpusim_rl.envs import curriculum
 from gpusim_rl.sim import actuator_spec
@@ -170,6 +170,7 @@ class SearchSection:
     every: int | None = number(Range(1, 2**31 - 1, whole=True, null=True, single=True))
     eta: int = number(Range(2, 16, whole=True))
     quantile: float = number(Range(0, 0.5, above=True))
+    resample: float = number(SHARE)
 
     def __post_init__(self) -> None:
         check(self, "search")

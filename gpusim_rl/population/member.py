@@ -153,7 +153,8 @@ class Member:
             return None
         known = {x: y for x, y in scores.items() if y and (isfinite(y[0]) or x == self.name)}
         rng = random.Random(f"{self.search.seed} {self.name} {i}")
-        source = rules.source_of(known, self.name, self.search.section.quantile, rng.random())
+        section = self.search.section
+        source = rules.source_of(known, self.name, section.quantile, rng.random())
         if source is None:
             return True
         try:
@@ -162,9 +163,10 @@ class Member:
         except (OSError, ValueError) as error:
             self.once({"iteration": i, "error": errors.reason(error), "of": source})
             return True
-        iteration, space = trainer.loop.iteration, self.search.section.space or {}
+        iteration, space = trainer.loop.iteration, section.space or {}
         for key, number in iteration.numbers.items():
-            number.fill_(rules.explored(float(number.flatten()[0]), space[key], rng))
+            value = float(number.flatten()[0])
+            number.fill_(rules.explored(value, space[key], section.resample, rng))
         iteration.env.update_observations()  # the critic may see a number of the task
         now = {key: float(x.flatten()[0]) for key, x in iteration.numbers.items()}
         self.once({"iteration": i, "copied": source, "numbers": now})

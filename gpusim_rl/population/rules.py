@@ -18,7 +18,6 @@ LOST: Score = (-math.inf,)  # of a member that has failed, or whose row is damag
 DONE: Score = (math.inf,)  # of one that has reached stop_at
 FACTORS = (0.8, 1.25)  # by which pbt changes a number, as in arXiv:1711.09846
 AHEAD = 4  # members of optuna: one is drawn from those that are so many or more before it
-RESAMPLED = 0.25  # fraction of pbt's numbers that are drawn anew from their space
 
 
 def rounds(search: SearchSection, every: int, iterations: int) -> list[int]:
@@ -59,9 +58,11 @@ def source_of(scores: Mapping[str, Score], name: str, quantile: float, draw: flo
     return order[int(draw * n)] if name in order[len(order) - n :] else None
 
 
-def explored(value: float, space: Plain | list[float], rng: random.Random) -> float:
-    """A number of pbt after a copy: changed by a factor, or drawn anew."""
-    if rng.random() < RESAMPLED:
+def explored(
+    value: float, space: Plain | list[float], resample: float, rng: random.Random
+) -> float:
+    """A number of pbt after a copy: changed by a factor, or by the chance `resample` drawn anew."""
+    if rng.random() < resample:
         return number_at(space, rng.random())
     if isinstance(space, list):  # a neighbour
         place = min(range(len(space)), key=lambda i: abs(space[i] - value))

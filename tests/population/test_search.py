@@ -431,6 +431,10 @@ def test_rules():
     assert [rules.survivors(search, i) for i in range(6)] == [16, 8, 4, 2, 1, 1]
     search.name = "pbt"
     assert rules.rounds(search, 10, 40) == [10, 20, 30]
+    space, rng = {"log": [1e-6, 1e-1]}, random.Random(1)
+    changed = {round(rules.explored(1e-5, space, 0.0, rng) / 1e-5, 6) for _ in range(20)}
+    assert changed == {0.8, 1.25}
+    assert sum(rules.explored(1e-5, space, 1.0, rng) > 1e-3 for _ in range(99)) in range(25, 55)
 
 
 def test_numbers_of_optuna():
