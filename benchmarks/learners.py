@@ -146,7 +146,9 @@ def measure(task: str, file: Path, own: SimpleNamespace) -> None:
         for key, value in settings.items():
             if result[key] != value:
                 raise ValueError(f"{file} was made with {key}={result[key]}, not {value}")
-    result["command"] = f"python -m benchmarks.learners {task} seeds={json.dumps(own.seeds)}"
+    words = " ".join(f"{key}={value}" for key, value in settings.items())
+    seeds = json.dumps(own.seeds, separators=(",", ":"))
+    result["command"] = f"python -m benchmarks.learners {task} seeds={seeds} {words}"
     for seed in own.seeds:
         for learner in LEARNERS:
             curves = result["learners"].setdefault(learner, [])
