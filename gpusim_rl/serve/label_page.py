@@ -123,7 +123,8 @@ class LabelServer(TokenServer):
 
 
 class ClipCamera(Camera):
-    """Shows a clip from near, with shadows on every machine, a robot from its own front left."""
+    """Shows clips with shadows on every machine; a robot with a free base from near, by a camera
+    that turns with it."""
 
     def __init__(self, model: "MjModel"):
         from mujoco import mjtRndFlag
@@ -134,18 +135,19 @@ class ClipCamera(Camera):
         self.base = free_base(model)
         if self.base:
             self.camera.distance *= NEAR
-            self.azimuth = self.camera.azimuth
+            self.azimuth = self.camera.azimuth  # [degrees] at heading 0
 
     def pictures(self, poses: "Tensor") -> list[np.ndarray]:
         """Those of a clip (T, nq). The camera turns with a robot, evenly from first to last."""
         if not self.base:
             return [self(pose) for pose in poses.numpy()]
-        headings, pictures = np.unwrap(yaw(poses[:, self.base.qpos][:, 3:])), list[np.ndarray]()
+        headings = np.unwrap(yaw(poses[:, self.base.qpos][:, 3:]))
+        seen: list[np.ndarray] = []
         turn = np.linspace(headings[0], headings[-1], len(poses))
         for pose, heading in zip(poses.numpy(), turn, strict=True):
             self.camera.azimuth = self.azimuth + math.degrees(heading)
-            pictures.append(self(pose))
-        return pictures
+            seen.append(self(pose))
+        return seen
 
 
 class LabelHandler(Handler):

@@ -1,6 +1,8 @@
 """The page of mode=label: who may open it, and that it keeps what people answer in a browser."""
 
+import base64
 import contextlib
+import io
 import json
 import math
 import os
@@ -14,8 +16,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import mujoco
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from gpusim_rl.runs.labels import AGAIN, Labels
 from gpusim_rl.runs.run import Run
@@ -88,9 +92,31 @@ def test_both_robots_are_seen_from_one_side(monkeypatch):
     poses = torch.zeros(4, 7)
     poses[:, 3], poses[:, 6] = (turn / 2).cos(), (turn / 2).sin()
     assert len(camera.pictures(poses)) == 4
+    far = label_page.Camera(camera.model, *label_page.SIZE)
+    assert camera.camera.distance == pytest.approx(label_page.NEAR * far.camera.distance)
+    assert camera.renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW]
     camera.close()
+    far.close()
     expected = [math.degrees(x) for x in (3.0, 3.2, 3.4, 3.6)]
     assert [x - camera.azimuth for x in seen] == pytest.approx(expected)
+
+
+def test_a_pair_that_comes_again_has_its_sides_changed(tmp_path):
+    """Of pictures in gray, as bright as a clip's pose says."""
+
+    def pictures(poses):
+        return [np.full((8, 8, 3), round(float(x)), np.uint8) for x in poses[:, 0]]
+
+    labels = Labels(tmp_path)
+    pose = torch.tensor([40.0, 200.0]).view(1, 2, 1, 1).expand(1, 2, 2, 1)
+    labels.ask(3, torch.zeros(1, 2, 2, 3), pose, {"dt": "0.04", "terms": "{}", "drawn": "1"})
+    with serving(tmp_path) as server:
+        server.camera = SimpleNamespace(pictures=pictures, close=lambda: None)
+        (pair,) = labels.pairs().values()
+        for turned, sides in ((False, [40, 200]), (True, [200, 40])):
+            film = [Image.open(io.BytesIO(base64.b64decode(x))) for x in server.paint(pair, turned)]
+            seen = [np.asarray(x)[4, [3, 12], 0] for x in film]
+            assert len(film) == 2 and np.allclose(seen, sides, atol=8)
 
 
 def test_who_may_open_it(tmp_path):

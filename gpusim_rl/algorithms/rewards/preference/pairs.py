@@ -28,7 +28,6 @@ def choose_pairs(
     older: Tensor,
     alike: Tensor,
     count: int,
-    *,
     across: float,
     doubt: Callable[[Tensor], Tensor] | None,
     generator: torch.Generator,

@@ -226,13 +226,13 @@ class Preference(RewardModel):
             self.first.copy_(self.clips)
         if self.labels is None or not self.round(iteration):
             return
-        if first := self.spec.group.rank == 0:
+        if leads := self.spec.group.rank == 0:
             self.ask(iteration)
-        if data := self.spec.group.broadcast(self.read(iteration) if first else None):
+        if data := self.spec.group.broadcast(self.read(iteration) if leads else None):
             with torch_threads(self.spec.threads):
                 self.learn(*data)
         kept = float(self.value("kept"))
-        if first and kept < KEPT and not self.warned:
+        if leads and kept < KEPT and not self.warned:
             self.warned = True
             says = f"the task's reward and whole episodes are {kept:.2f} of what they were"
             ways = "lower reward.budget, or raise reward.task or reward.fall"
@@ -248,12 +248,12 @@ class Preference(RewardModel):
             doubt = self.doubt if cfg.ask == "disagreement" and self.value("answers") > 0 else None
             chance = torch.Generator().manual_seed(self.spec.seed + (iteration << 32))
             now, first, alike = (x.cpu() for x in (self.clips, self.first, self.alike))
-            draw: Any = {"across": cfg.across, "doubt": doubt, "generator": chance}
-            chosen = choose_pairs(now, first, alike, count, **draw)
+            chosen = choose_pairs(now, first, alike, count, cfg.across, doubt, chance)
             if chosen is None:
                 says = "no two robots were told the same for a whole clip, see reward.alike"
                 return errors.warn_once(f"warning: nothing is asked: {says}")
-            (asked, drawn), width = chosen, self.spec.views["critic"].shape[0]
+            asked, drawn = chosen
+            width = self.spec.views["critic"].shape[0]
             about = {"dt": str(self.spec.dt), "terms": self.terms, "seed": str(self.spec.seed)}
             about |= {"policy": digest_of(self.policy), "drawn": str(drawn)}
             self.labels.ask(iteration, asked[..., :width], asked[..., width:-1], about)
