@@ -15,7 +15,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 HEAVY = ("torch", "mujoco", "warp")
@@ -118,14 +122,14 @@ def load(light: bool) -> None:
 
     build_base("config", ())
     build_base("play", ())
+    for task in ((), ("task=quadruped",), ("task=cartpole",)):
+        for more in product(("", "log=none"), ("", "sim=native")):
+            run = build_base("config", (*task, *filter(None, more)))
+            if not light:  # as play.py and resume= read it from a run
+                build("config", groups_of(run, builtin=True), builtin=True)
     if light:
         assert not sys.modules.keys() & {*HEAVY}
         return
-    for task in ((), ("task=quadruped",), ("task=cartpole",)):
-        for log in ((), ("log=none",)):
-            run = build_base("config", (*task, *log, "sim=native"))
-            # as play.py and resume= read it from a run
-            build("config", groups_of(run, builtin=True), builtin=True)
     import torch
 
     import gpusim_rl.play.player
@@ -142,7 +146,14 @@ def main() -> None:
     load(light=sys.argv[2] == "1")
     gc.freeze()  # a child's gc.collect would look at half a million objects, and at its end again
     client = socket.socket(fileno=int(sys.argv[1]))
-    first, *words = serve(client)
+    line = serve(client)
+    with ending():
+        run_line(line)
+
+
+def run_line(line: list[str]) -> None:
+    """What `python *line` runs."""
+    first, *words = line
     if first == "-m":
         module, *words = words
         sys.argv = [module, *words]
@@ -152,6 +163,27 @@ def main() -> None:
         sys.argv = [first, *words]
         sys.path[0] = str(Path(first).parent)
         runpy.run_path(first, run_name="__main__")
+
+
+@contextmanager
+def ending() -> Iterator[None]:
+    """End the process as Python ends it, but leave its objects to the system: to take apart what
+    torch and the other modules have made would copy every page of the server, which takes 0.4 s."""
+    code: int | str | None = 1
+    try:
+        yield
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def worlds(name: str, weights: dict[str, float] | None = None, n: int = 96) -> E
 @pytest.mark.parametrize("name", WALKERS)
 def test_living_pays_in_our_walkers(name):
     """Neither falls nor standing pay, with the noise that PPO begins with."""
-    assert not [*living(worlds(name, n=256), 0.5, 0.97)]
+    assert not [*living(worlds(name, n=160), 0.5, 0.97)]
 
 
 PLANTED: dict[str, tuple[dict[str, float], float]] = {

@@ -277,6 +277,7 @@ def test_a_killed_page_loses_no_answer(tmp_path, trained):
     """mode=label of a run that asks; SIGKILL, and the answers are there, also as CSV."""
     words = ("task=quadruped", "num_envs=16", "num_steps=4", "episodes=4", "export=none")
     words += ("report=false", "fuse=off", "algo.hidden=[16]", "sim=native", "sim.threads=1")
+    words += ("task.episode=0.4",)
     taste = ("reward=preference", f"start={trained}", "reward.seconds=0.1", "reward.first=2")
     taste += ("reward.wait=false", "reward.answers=2", "iterations=4", "run_dir=run")
     succeed("train.py", *words, *taste, cwd=tmp_path)

@@ -74,7 +74,8 @@ variable any train: num_envs=${seed} num_envs=${nope} num_envs=${ num_envs=$ num
 path any train: run_dir=. run_dir=.. run_dir=/proc/x run_dir=/dev/null run_dir=file run_dir=file/x
   run_dir=~/x run_dir=run
 path any play: out=folder run=/dev/zero run=file run=folder run=run/config.yaml run=a/../../b
-  run=././run out=/sys/x out=../x mode=video;video=file mode=video;video=run/x.mp4
+  run=././run out=/sys/x out=../x mode=video;video=file
+  mode=video;size=[48,32];seconds=0.2;video=run/x.mp4
 model late train: task.mjcf=. task.mjcf=/ task.mjcf=file task.mjcf=folder task.mjcf=/dev/zero
 sweep wrong train: num_envs=1,2 num_envs=1,x num_envs=range(1,3) num_envs=choice(1,2) num_envs=1,
   num_envs=glob(*) num_envs=interval(0,1) num_envs=, num_envs=sort(2,1)
