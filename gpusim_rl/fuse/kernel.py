@@ -64,11 +64,12 @@ class Place(NamedTuple):
         return self.tensor if self.row is None else self.tensor.index_select(0, self.row)[0]
 
     def blank(self, worlds: int) -> "Place":
-        """Another place like it, of zeros."""
+        """Another place like it: of zeros if a mask may leave some as they are."""
         lead, row = ((), None) if self.row is None else ((1,), torch.zeros_like(self.row))
         own = zip(self.tensor.shape[self.lead :], self.tensor.stride()[self.lead :], strict=True)
         size = 1 + sum((n - 1) * stride for n, stride in own)
-        tensor = self.tensor.new_zeros(*lead, worlds, size).as_strided(
+        make = self.tensor.new_zeros if self.mask_name else self.tensor.new_empty
+        tensor = make((*lead, worlds, size)).as_strided(
             (*lead, worlds, *self.tensor.shape[self.lead :]),
             (*[worlds * size] * len(lead), size, *self.tensor.stride()[self.lead :]),
         )

@@ -17,7 +17,7 @@ from tests.command_lines import command
 from tests.worlds import refusal, widths, write_files
 
 SHORT = ("num_envs=16", "iterations=2", "episodes=2", "task.episode=1.6", "sim=native")
-SHORT += ("threads=1", "log=none", "report=false", "run_dir=run")
+SHORT += ("threads=1", "log=none", "report=false", "fuse=off", "run_dir=run")
 PAIR = '''
 from gpusim_rl.core.symmetry import Flip
 from gpusim_rl.envs.declarations import Reflection

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -628,8 +628,8 @@ def test_the_command_may_be_ended_and_killed(undisturbed):
 
 
 @pytest.fixture
-def two_machines(monkeypatch) -> Iterator[str]:
-    """The address of a Ray of two nodes with a core each, on this machine."""
+def two_machines(monkeypatch) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The address of a Ray of two nodes with a core each, on this machine; what adds another."""
     for key, value in {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": "0123456789abcdef" * 2,
@@ -643,13 +643,18 @@ def two_machines(monkeypatch) -> Iterator[str]:
         address = f"127.0.0.1:{free.getsockname()[1]}"
         free.close()
         head = ["--head", f"--port={address.partition(':')[2]}", "--include-dashboard=false"]
+
+        def begin(*words: str) -> None:
+            line = [*ray, "start", *words, "--num-cpus=1", "--node-ip-address=127.0.0.1"]
+            # on a busy machine Ray gives up to connect, and says so by its exit code
+            tries = (subprocess.run(line, check=False, capture_output=True) for _ in range(5))
+            assert any(x.returncode == 0 for x in tries)
+
+        another = partial(begin, f"--address={address}")
         try:
-            for words in ([*head, f"--temp-dir={folder}"], [f"--address={address}"]):
-                line = [*ray, "start", *words, "--num-cpus=1", "--node-ip-address=127.0.0.1"]
-                # on a busy machine Ray gives up to connect, and says so by its exit code
-                tries = (subprocess.run(line, check=False, capture_output=True) for _ in range(5))
-                assert any(x.returncode == 0 for x in tries)
-            yield address
+            begin(*head, f"--temp-dir={folder}")
+            another()
+            yield address, another
         finally:
             for process in psutil.process_iter(["cmdline"]):
                 if any(folder in word for word in process.info["cmdline"] or ()):
@@ -667,28 +672,39 @@ def places() -> dict[str, psutil.Process]:
     return found
 
 
+def lose_a_machine() -> str:
+    """Kill what runs on the machine of Ray that is not its head; the number of its place, or ""."""
+    for number, place in places().items():
+        worker = place.parent()
+        raylet = worker and worker.parent()
+        if worker and raylet and "--head" not in raylet.cmdline():
+            assert "ray::" in worker.name() + "".join(worker.cmdline())
+            for process in (raylet, worker):
+                process.kill()
+            place.wait(30)  # it does not outlive the process of Ray
+            return number
+    return ""
+
+
 @WITH_RAY
 @pytest.mark.slow
 def test_a_search_on_ray(two_machines, undisturbed):
-    """hydra/launcher=ray: the same decisions on two machines, one of whose processes is killed."""
+    """hydra/launcher=ray: the same decisions on two machines, where another follows a lost one."""
+    address, another = two_machines
     words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false", "export=none", "jobs=2")
-    launcher = ("hydra/launcher=ray", f"hydra.launcher.address={two_machines}")
+    launcher = ("hydra/launcher=ray", f"hydra.launcher.address={address}")
     line = [sys.executable, "-m", "gpusim_rl.commands.train", *words, *launcher]
-    pipe = subprocess.PIPE
+    pipe, lost = subprocess.PIPE, ""
     with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True) as process:
-        while process.poll() is None:
+        while process.poll() is None and not lost:
             files = Path("two").glob("*/metrics.jsonl")
-            if sum(x.read_text().count("\n") for x in files) >= 6 and "0" in places():
-                place = places()["0"]
-                worker = place.parent()
-                assert worker and "ray::" in worker.name() + "".join(worker.cmdline())
-                worker.kill()
-                place.wait(30)  # it does not outlive the process of Ray
-                break
+            if sum(x.read_text().count("\n") for x in files) >= 6:
+                lost = lose_a_machine()
             time.sleep(0.01)
+        another()
         said, error = process.communicate(timeout=300)
     assert process.returncode == 0 and "best of 4: member_" in said, error
-    assert "place_0 was ended by signal 9: it goes on" in error
+    assert f"place_{lost} was ended by signal 9: it goes on" in error
     assert told(read_search(Path("two"))) == told(undisturbed(LONGER))
 
 
