@@ -64,7 +64,7 @@ class Place(NamedTuple):
         return self.tensor if self.row is None else self.tensor.index_select(0, self.row)[0]
 
     def blank(self, worlds: int) -> "Place":
-        """Another place like it: of zeros if a mask may leave some as they are."""
+        """Another place like it, of any numbers; of zeros where a mask leaves some as they are."""
         lead, row = ((), None) if self.row is None else ((1,), torch.zeros_like(self.row))
         own = zip(self.tensor.shape[self.lead :], self.tensor.stride()[self.lead :], strict=True)
         size = 1 + sum((n - 1) * stride for n, stride in own)

@@ -629,7 +629,7 @@ def test_the_command_may_be_ended_and_killed(undisturbed):
 
 @pytest.fixture
 def two_machines(monkeypatch) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The address of a Ray of two nodes with a core each, on this machine; what adds another."""
+    """The address of a Ray of two machines with a core each, here, and what adds a third one."""
     for key, value in {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": "0123456789abcdef" * 2,
@@ -642,24 +642,33 @@ def two_machines(monkeypatch) -> Iterator[tuple[str, Callable[[], None]]]:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         free.close()
-        head = ["--head", f"--port={address.partition(':')[2]}", "--include-dashboard=false"]
 
-        def begin(*words: str) -> None:
+        def start_machine(*words: str) -> None:
             line = [*ray, "start", *words, "--num-cpus=1", "--node-ip-address=127.0.0.1"]
             # on a busy machine Ray gives up to connect, and says so by its exit code
             tries = (subprocess.run(line, check=False, capture_output=True) for _ in range(5))
             assert any(x.returncode == 0 for x in tries)
 
-        another = partial(begin, f"--address={address}")
+        add_machine = partial(start_machine, f"--address={address}")
+        head = ["--head", f"--port={address.partition(':')[2]}", "--include-dashboard=false"]
         try:
-            begin(*head, f"--temp-dir={folder}")
-            another()
-            yield address, another
+            start_machine(*head, f"--temp-dir={folder}")
+            add_machine()
+            yield address, add_machine
         finally:
             for process in psutil.process_iter(["cmdline"]):
                 if any(folder in word for word in process.info["cmdline"] or ()):
-                    with suppress(psutil.NoSuchProcess):
-                        process.kill()
+                    kill_all(process)
+
+
+def kill_all(process: psutil.Process, but: psutil.Process | None = None) -> None:
+    """Kill a process and those that it has started, `but` one."""
+    with suppress(psutil.NoSuchProcess):
+        processes = [process, *(x for x in process.children(recursive=True) if x != but)]
+        for each in processes:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        psutil.wait_procs(processes, timeout=30)
 
 
 def places() -> dict[str, psutil.Process]:
@@ -679,8 +688,7 @@ def lose_a_machine() -> str:
         raylet = worker and worker.parent()
         if worker and raylet and "--head" not in raylet.cmdline():
             assert "ray::" in worker.name() + "".join(worker.cmdline())
-            for process in (raylet, worker):
-                process.kill()
+            kill_all(raylet, but=place)
             place.wait(30)  # it does not outlive the process of Ray
             return number
     return ""
@@ -689,20 +697,24 @@ def lose_a_machine() -> str:
 @WITH_RAY
 @pytest.mark.slow
 def test_a_search_on_ray(two_machines, undisturbed):
-    """hydra/launcher=ray: the same decisions on two machines, where another follows a lost one."""
-    address, another = two_machines
+    """hydra/launcher=ray: the same decisions on two machines; a third takes the place of a lost
+    one."""
+    address, add_machine = two_machines
     words = (*WORDS, *LONGER, SPACE, "run_dir=two", "report=false", "export=none", "jobs=2")
     launcher = ("hydra/launcher=ray", f"hydra.launcher.address={address}")
     line = [sys.executable, "-m", "gpusim_rl.commands.train", *words, *launcher]
     pipe, lost = subprocess.PIPE, ""
     with subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True) as process:
-        while process.poll() is None and not lost:
-            files = Path("two").glob("*/metrics.jsonl")
-            if sum(x.read_text().count("\n") for x in files) >= 6:
-                lost = lose_a_machine()
-            time.sleep(0.01)
-        another()
-        said, error = process.communicate(timeout=300)
+        try:
+            while process.poll() is None and not lost:
+                files = Path("two").glob("*/metrics.jsonl")
+                if sum(x.read_text().count("\n") for x in files) >= 6:
+                    lost = lose_a_machine()
+                time.sleep(0.01)
+            add_machine()
+            said, error = process.communicate(timeout=300)
+        finally:  # the search would wait for a machine for ever
+            process.kill()
     assert process.returncode == 0 and "best of 4: member_" in said, error
     assert f"place_{lost} was ended by signal 9: it goes on" in error
     assert told(read_search(Path("two"))) == told(undisturbed(LONGER))

@@ -98,7 +98,7 @@ def test_chance_reaches_a_tenth_at_most(name, most, scale):
     task, generator = make_task(name), torch.Generator().manual_seed(0)
     nu, how = task.mjm.nu, {key: numbers(name)[key] for key in ("weights", "noise")}
     policy: Any = Stateless(lambda obs: scale * torch.randn(len(obs), nu, generator=generator))
-    episodes = 128 if most else 32  # all of them must fall
+    episodes = 128 if most else 32  # a single one that stands fails: 32 are enough
     scores = evaluate(policy, task, episodes=episodes, **how)
     assert scores["success"] is not None and scores["success"] <= most
     assert most or scores["fell"] == 1
