@@ -664,11 +664,10 @@ def two_machines(monkeypatch) -> Iterator[tuple[str, Callable[[], None]]]:
 def kill_all(process: psutil.Process, but: psutil.Process | None = None) -> None:
     """Kill a process and those that it has started, `but` one."""
     with suppress(psutil.NoSuchProcess):
-        processes = [process, *(x for x in process.children(recursive=True) if x != but)]
-        for each in processes:
+        for each in (*process.children(recursive=True), process):
             with suppress(psutil.NoSuchProcess):
-                each.kill()
-        psutil.wait_procs(processes, timeout=30)
+                if each != but:
+                    each.kill()
 
 
 def places() -> dict[str, psutil.Process]:
