@@ -171,10 +171,9 @@ def run_line(line: list[str]) -> None:
 @contextmanager
 def end_process() -> Iterator[None]:
     """End the process, after its threads and its atexit functions, without taking objects apart."""
-    code: object = 1
+    code: object = None
     try:
         yield
-        code = None
     except SystemExit as end:
         code = end.code
     except BaseException as error:

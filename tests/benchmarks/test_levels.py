@@ -53,10 +53,10 @@ def test_it_measures_every_level(tmp_path, sim):
     parts = report["milliseconds"]
     iterations = report["steps"] / report["num_envs"] / report["num_steps"]
     assert set(parts) == {*PARTS, "host", "update"} and all(x["min"] > 0 for x in parts.values())
-    # parts are timed one after the other, and nearly fill an iteration unless the machine is busy
+    # the parts are timed one after the other inside the iteration, so they nearly fill it
     whole = [1e3 * report["steps"] / rate / iterations for rate in rates["training"]["all"]]
     for i, ms in enumerate(whole):
-        assert 0.3 * ms < sum(parts[part]["all"][i] for part in PARTS) <= ms
+        assert 0.7 * ms < sum(parts[part]["all"][i] for part in PARTS) <= ms
         learning = sum(parts[part]["all"][i] for part in ("returns", "minibatches", "normalizers"))
         assert learning <= parts["update"]["all"][i] <= ms
     assert report["an_iteration"]["operators"] > 100 and report["memory"]["host"] > 1e8

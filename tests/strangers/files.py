@@ -67,10 +67,10 @@ class Draw:
     def __init__(self, seed: int):
         self.pick = random.Random(seed)
 
-    def attack(self, here: Path) -> Attack:
-        """Spoil a copy of the prepared folder. `outside` lies beside it."""
-        kinds = (self.file, self.tree, self.yaml, self.model, self.link)
-        return self.pick.choice(kinds)(here)
+    def attack(self, number: int, here: Path) -> Attack:
+        """Spoil a copy of the prepared folder, each kind in turn. `outside` lies beside it."""
+        kinds = (self.link, self.model, self.yaml, self.tree, self.file)
+        return kinds[number % len(kinds)](here)
 
     def reader(self, kind: str, run: str = "run") -> Attack:
         """A command that reads a run."""

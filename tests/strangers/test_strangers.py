@@ -133,12 +133,11 @@ def suffered(attack: Attack, folder: Path, answer: Answer) -> tuple[str, str]:
 def test_hostile_files_do_no_harm(tmp_path):
     """Each command works or ends in one line, and nothing outside is opened or changes."""
     base, draws = prepare(tmp_path), Draw(7)
-    kinds = (draws.link, draws.model, draws.yaml, draws.tree, draws.file)
     for i in range(8):
         folder = tmp_path / str(i)
         shutil.copytree(base, folder / "here")
         outside(folder)
-        attack = kinds[i % len(kinds)](folder / "here")
+        attack = draws.attack(i, folder / "here")
         _, problem = suffered(attack, folder, traced)
         assert not problem, (attack, problem)
         record = folder / "record"
